@@ -1,0 +1,100 @@
+"""What travels between the engine and its clients, in one process (as objects) or two (as msgpack)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from octavo.request import Request
+
+
+class TokenUpdate(msgspec.Struct, kw_only=True, array_like=True):
+    """News of one request from one step.
+
+    finish:      None while it goes on; otherwise a ``FinishReason`` value. Its blocks are free by the time this is sent.
+    stop_token:  the token id that ended it, where ``finish`` is "stop"; it is the last of ``tokens``.
+    cached:      prompt tokens found in the prefix cache when the request was last admitted.
+    scheduled, first_token: moments, seconds of ``time.monotonic()``; 0.0 where they lie ahead.
+    """
+
+    id: str
+    tokens: list[int]
+    finish: str | None = None
+    stop_token: int | None = None
+    cached: int = 0
+    scheduled: float = 0.0
+    first_token: float = 0.0
+
+
+class Stats(msgspec.Struct, kw_only=True, array_like=True):
+    """The engine's gauges now, and its counters since start. Token counts unless said otherwise."""
+
+    running: int = 0
+    waiting: int = 0
+    kv_usage: float = 0.0  # 0..1: blocks (or runs) that sequences hold; what the prefix cache alone holds counts as free
+    kv_used: int = 0
+    kv_reserved: int = 0
+    kv_wasted_inside: int = 0
+    kv_wasted_outside: int = 0
+    kv_shared: int = 0
+    preemptions: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    prompt_tokens: int = 0  # computed, not taken from the prefix cache
+    generation_tokens: int = 0
+    steps: int = 0
+    step_tokens: int = 0  # of the last step alone
+    launches: int = 0
+    schedule_s: float = 0.0
+    prepare_s: float = 0.0
+    execute_s: float = 0.0
+    sample_s: float = 0.0
+
+
+class Add(msgspec.Struct, tag="add", array_like=True):
+    """Client to engine: run this."""
+
+    request: Request
+
+
+class Abort(msgspec.Struct, tag="abort", array_like=True):
+    """Client to engine: drop these; each that is still known is answered by a TokenUpdate with finish "abort"."""
+
+    ids: list[str]
+
+
+class Shutdown(msgspec.Struct, tag="shutdown", array_like=True):
+    """Client to engine: end now."""
+
+
+class Ready(msgspec.Struct, tag="ready", array_like=True):
+    """Engine to client: serving. ``effective`` is the configuration as it really is, name to value, for people to read."""
+
+    effective: dict[str, str]
+    max_model_len: int
+    kv_capacity_tokens: int
+    block_size: int
+
+
+class Outputs(msgspec.Struct, tag="outputs", array_like=True):
+    """Engine to client: what one step brought. ``stats`` already counts the blocks freed by the requests that end here."""
+
+    updates: list[TokenUpdate]
+    stats: Stats
+
+
+class Rejected(msgspec.Struct, tag="rejected", array_like=True):
+    """Engine to client: this request can never be served, and why."""
+
+    id: str
+    message: str
+    param: str | None = None
+
+
+class Failed(msgspec.Struct, tag="failed", array_like=True):
+    """Engine to client: the engine cannot start, or cannot go on, and ends."""
+
+    message: str
+
+
+ToEngine = Add | Abort | Shutdown
+FromEngine = Ready | Outputs | Rejected | Failed

@@ -1,0 +1,25 @@
+"""Every error that octavo raises on purpose. Each message is a sentence: what was wrong, where, what is accepted."""
+
+
+class OctavoError(Exception):
+    """The root: catching it catches everything that octavo refuses or reports."""
+
+
+class ConfigError(OctavoError, ValueError):
+    """A setting that is unknown, malformed, or without effect in this combination. Raised before anything is served."""
+
+
+class ModelError(OctavoError, ValueError):
+    """A checkpoint that is missing, truncated, or of a kind that octavo does not support."""
+
+
+class RequestError(OctavoError, ValueError):
+    """A request that cannot be served as asked; ``param`` names the offending field where there is one."""
+
+    def __init__(self, message: str, param: str | None = None):
+        super().__init__(message)
+        self.param = param
+
+
+class EngineDeadError(OctavoError, RuntimeError):
+    """The engine process ended; whatever was running there is lost and nothing more will come."""

@@ -1,0 +1,53 @@
+"""The arena: one piece of memory that holds the keys and values of every layer."""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class KVSpec:
+    """The shape of one token's keys and values. ``dtype`` is a key of ``DTYPE_BYTES``."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    dtype: str
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one token's keys (or values) in one layer."""
+        return self.kv_heads * self.head_dim * DTYPE_BYTES[self.dtype]
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of one token in all layers, keys and values."""
+        return self.layers * 2 * self.row_bytes
+
+
+class Arena:
+    """``tokens`` places, each holding one token's keys and values of all layers; axes ``[layer][K|V][token][kv_head][dim]``.
+
+    The memory is anonymous and mapped at once; a page costs nothing until it is first written.
+    """
+
+    def __init__(self, spec: KVSpec, tokens: int):
+        self.spec = spec
+        self.tokens = tokens
+        self.memory = mmap.mmap(-1, max(1, spec.token_bytes * tokens), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes mapped for keys and values."""
+        return self.spec.token_bytes * self.tokens
+
+    def array(self) -> npt.NDArray[np.uint8]:
+        """The memory as uint8 ``[layers, 2, tokens, row_bytes]``, not copied. Runners reinterpret the last axis as their dtype."""
+        flat = np.frombuffer(self.memory, dtype=np.uint8, count=self.bytes)
+        return flat.reshape(self.spec.layers, 2, self.tokens, self.spec.row_bytes)
