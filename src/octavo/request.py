@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 
 import msgspec
 
@@ -50,9 +50,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tr
         if not all(isinstance(s, str) and s for s in self.stop_strings):
             raise RequestError("stop holds an empty string or something that is not a string.", "stop")
         if len(self.stop_strings) > MAX_STOP_STRINGS:
-            raise RequestError(
-                f"stop holds {len(self.stop_strings)} strings: at most {MAX_STOP_STRINGS} are accepted.", "stop"
-            )
+            raise RequestError(f"stop holds {len(self.stop_strings)} strings: at most {MAX_STOP_STRINGS} are accepted.", "stop")
         for token in self.stop_token_ids or ():
             _integer("stop_token_ids", token, 0, 2**31 - 1)
 
@@ -97,7 +95,7 @@ class Request(msgspec.Struct, kw_only=True, frozen=True, array_like=True):
     priority: int = 0
 
 
-class FinishReason(str, Enum):
+class FinishReason(StrEnum):
     """Why a request ended."""
 
     STOP = "stop"  # an end-of-sequence token, a stop token or a stop string

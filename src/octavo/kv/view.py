@@ -46,4 +46,5 @@ class KVView:
     def token_indices(self, slots: npt.NDArray[Any], positions: npt.NDArray[Any]) -> Int64s:
         """The arena's token index of each (slot, position); the two arrays broadcast against each other."""
         run = self.run[slots]
-        return self.table[slots, positions // run].astype(np.int64) + positions % run
+        indices: Int64s = self.table[slots, positions // run].astype(np.int64) + positions % run
+        return indices

@@ -44,7 +44,7 @@ class RawTensor:
 
 
 class Checkpoint(ABC):
-    """A model on disk. Opening one reads and checks its headers only; weights stay mapped, the tokenizer is built when asked for."""
+    """A model on disk. Opening one reads and checks headers only; weights stay mapped, the tokenizer waits until asked for."""
 
     path: str
     config: DecoderConfig

@@ -1,0 +1,225 @@
+"""Every setting, defined once: name, type, default, help. The command line, the TOML file and the Python API come from here.
+
+Names are vLLM's wherever vLLM has one. A setting that cannot take effect is refused by name, here where two settings
+contradict each other, and by the part it concerns where only that part can know.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+import tomllib
+import types
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from octavo.errors import ConfigError
+
+DEFAULT_MODEL = "smollm2-135m"
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+def parse_bytes(name: str, value: int | str) -> int:
+    """Bytes from a number or from text such as "512MiB", "4GiB", "4g" (powers of 1024). Raises ConfigError."""
+    if isinstance(value, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?\s*", value, re.IGNORECASE)
+        if not found:
+            raise ConfigError(f'{name} is "{value}": a number of bytes is accepted, or text such as "512MiB" or "4GiB".')
+        value = int(float(found[1]) * _UNITS[found[2].lower()])
+    if value <= 0:
+        raise ConfigError(f"{name} is {value}: a positive number of bytes is accepted.")
+    return value
+
+
+def setting(
+    default: Any,
+    help: str,
+    choices: tuple[str, ...] | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    size: bool = False,
+) -> Any:
+    """A dataclass field that is a setting. ``size``: bytes, also written as text such as "4GiB"."""
+    return dataclasses.field(default=default, metadata={"help": help, "choices": choices, "low": low, "high": high, "size": size})
+
+
+class Settings:
+    """What EngineConfig and ServerConfig have in common: every field is checked against its definition."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = _checked(field, getattr(self, field.name), self.types()[field.name])
+            object.__setattr__(self, field.name, value)
+
+    @classmethod
+    def types(cls) -> dict[str, Any]:
+        """The type of each setting, annotations resolved."""
+        return typing.get_type_hints(cls)
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """The settings in order of definition."""
+        return [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig(Settings):
+    """What the engine runs and how. Construct it with any subset of the settings by name."""
+
+    model: str = setting(
+        DEFAULT_MODEL,
+        "a Hugging Face folder, a .gguf file, or an alias; the default is an alias for SmolLM2-135M-Instruct",
+    )
+    dtype: str = setting(
+        "auto",
+        "element type of weights and activations; auto: the checkpoint's where this CPU computes it well, else float32",
+        choices=("auto", "float32", "bfloat16", "float16"),
+    )
+    seed: int | None = setting(
+        0, "where requests that bring no seed draw theirs from; none: from the operating system", low=0, high=2**63 - 1
+    )
+    max_model_len: int | None = setting(
+        None,
+        "most tokens of a prompt and its output together; unset: the model's context, or what the KV memory holds",
+        low=1,
+    )
+    max_num_seqs: int = setting(64, "most sequences that run at once", low=1, high=65536)
+    max_num_batched_tokens: int = setting(2048, "most tokens computed in one step: decode first, then prefill chunks", low=1)
+    kv_layout: str = setting("paged", "how keys and values are laid out in memory", choices=("contiguous", "paged", "hybrid"))
+    block_size: int = setting(16, "tokens in a block: a power of two from 1 to 256 (paged, hybrid)", low=1, high=256)
+    kv_memory: int | None = setting(
+        None,
+        "bytes for keys and values (2GiB, 512MiB, ...); unset: 4 GiB or a quarter of the memory allowed, the smaller",
+        size=True,
+    )
+    enable_prefix_caching: bool | None = setting(
+        None, "compute shared prefixes once; unset: on where the layout supports it (paged, hybrid)"
+    )
+    contiguous_reserve: str | None = setting(
+        None,
+        "what a contiguous sequence reserves: the longest a request may be (max-len, the default), or what it may need (request)",
+        choices=("max-len", "request"),
+    )
+    hybrid_threshold: int | None = setting(
+        None, "hybrid: sequences expected to stay below this many tokens get a contiguous run (default 512)", low=1
+    )
+    attention: str = setting(
+        "fused", "how attention reads the KV cache: in one launch, gathered first, or a launch per request",
+        choices=("fused", "gather", "per-request"),
+    )  # fmt: skip
+    max_preemptions: int = setting(
+        4, "how often a request may be preempted; after that it is admitted with its whole length reserved", low=0
+    )
+    threads: int | None = setting(None, "compute threads; unset: the CPUs that this process may use", low=1, high=4096)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.block_size & (self.block_size - 1):
+            raise ConfigError(f"block_size is {self.block_size}: a power of two from 1 to 256 is accepted.")
+        if self.kv_layout == "contiguous":
+            if self.enable_prefix_caching:
+                raise ConfigError(
+                    "enable_prefix_caching is true with kv_layout=contiguous: not supported yet; use paged or hybrid."
+                )
+            if self.block_size != EngineConfig.block_size:
+                raise ConfigError(
+                    f"block_size is {self.block_size} with kv_layout=contiguous, which has no blocks; leave it out, or use "
+                    "paged or hybrid."
+                )
+        elif self.contiguous_reserve is not None:
+            raise ConfigError(
+                f"contiguous_reserve is {self.contiguous_reserve} with kv_layout={self.kv_layout}: "
+                "it takes effect with contiguous only."
+            )
+        if self.hybrid_threshold is not None and self.kv_layout != "hybrid":
+            raise ConfigError(
+                f"hybrid_threshold is {self.hybrid_threshold} with kv_layout={self.kv_layout}: it takes effect with hybrid only."
+            )
+
+    @property
+    def prefix_caching(self) -> bool:
+        """``enable_prefix_caching`` with its default resolved."""
+        return self.kv_layout != "contiguous" if self.enable_prefix_caching is None else self.enable_prefix_caching
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig(Settings):
+    """How ``octavo serve`` listens."""
+
+    host: str = setting("127.0.0.1", "address to listen on; 0.0.0.0 is every interface")
+    port: int = setting(8000, "port to listen on; 0: any free one", low=0, high=65535)
+    served_model_name: str | None = setting(None, "the model's id in the API; unset: the model as it was named")
+    api_key: str | None = setting(None, "the key that requests must bring as a bearer token; unset: none")
+    max_request_bytes: int = setting(16 * 2**20, "largest request body (16MiB, ...)", size=True)
+    shutdown_timeout: float = setting(30.0, "seconds that running requests get to finish after SIGTERM", low=0)
+
+
+def from_mapping(cls: type[Any], values: dict[str, Any]) -> Any:
+    """An instance of a Settings class from names and values. Unknown names are refused with the nearest known one."""
+    for name in values:
+        if name not in cls.names():
+            raise ConfigError(f"{name} is no setting{_nearest(name, cls.names())}.")
+    return cls(**values)
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The settings in a TOML file: a flat table, names with underscores or dashes. Raises ConfigError."""
+    try:
+        with open(path, "rb") as file:
+            table = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"config file {path} cannot be read: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config file {path} is not valid TOML: {error}.") from None
+    known = EngineConfig.names() + ServerConfig.names()
+    settings: dict[str, Any] = {}
+    for key, value in table.items():
+        name = key.replace("-", "_")
+        if name not in known:
+            raise ConfigError(f"config file {path}: {key} is no setting{_nearest(name, known)}.")
+        if name in settings:
+            raise ConfigError(f"config file {path}: {name} is set twice, with a dash and with an underscore.")
+        settings[name] = value
+    return settings
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, 1)
+    return f"; did you mean {close[0]}?" if close else f"; accepted are {', '.join(known)}"
+
+
+def _checked(field: dataclasses.Field[Any], value: Any, hint: Any) -> Any:
+    """The value, converted where that loses nothing, or ConfigError."""
+    name, meta = field.name, field.metadata
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value is None and type(None) in options:
+        return None
+    (kind,) = [o for o in options if o is not type(None)]
+    if meta["size"] and isinstance(value, (int, str)) and not isinstance(value, bool):
+        return parse_bytes(name, value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if kind is str and isinstance(value, Path):
+        value = str(value)
+    if type(value) is not kind:
+        raise ConfigError(f"{name} is {value!r}: {_accepted(kind, meta)} is accepted.")
+    outside = (meta["low"] is not None and not value >= meta["low"]) or (meta["high"] is not None and not value <= meta["high"])
+    if outside or (meta["choices"] and value not in meta["choices"]) or (kind is str and not value):
+        raise ConfigError(f"{name} is {value!r}: {_accepted(kind, meta)} is accepted.")
+    return value
+
+
+def _accepted(kind: type, meta: typing.Mapping[str, Any]) -> str:
+    if meta["choices"]:
+        return " or ".join(filter(None, [", ".join(meta["choices"][:-1]), meta["choices"][-1]]))
+    what = {int: "an integer", float: "a number", bool: "true or false", str: "text that is not empty"}[kind]
+    if meta["low"] is not None and meta["high"] is not None:
+        return f"{what} from {_plain(meta['low'])} to {_plain(meta['high'])}"
+    return f"{what} of at least {_plain(meta['low'])}" if meta["low"] is not None else what
+
+
+def _plain(number: float) -> str:
+    return f"{number:g}" if isinstance(number, float) else str(number)
