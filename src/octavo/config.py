@@ -119,6 +119,11 @@ class EngineConfig(Settings):
         super().__post_init__()
         if self.block_size & (self.block_size - 1):
             raise ConfigError(f"block_size is {self.block_size}: a power of two from 1 to 256 is accepted.")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens} with max_num_seqs={self.max_num_seqs}: a step "
+                "must hold one token of every sequence; raise the first or lower the second."
+            )
         if self.kv_layout == "contiguous":
             if self.enable_prefix_caching:
                 raise ConfigError(

@@ -23,3 +23,7 @@ class RequestError(OctavoError, ValueError):
 
 class EngineDeadError(OctavoError, RuntimeError):
     """The engine process ended; whatever was running there is lost and nothing more will come."""
+
+
+class IntegrityError(OctavoError, RuntimeError):
+    """The accounts of the KV cache do not balance. Always a fault of octavo, never of a request; checks and tests raise it."""

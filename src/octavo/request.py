@@ -1,4 +1,4 @@
-"""What a caller asks for and what comes back: SamplingParams, Request, RequestOutput."""
+"""What a caller asks for and what comes back: SamplingParams, Request, TokenUpdate, RequestOutput."""
 
 from __future__ import annotations
 
@@ -101,6 +101,25 @@ class FinishReason(StrEnum):
     STOP = "stop"  # an end-of-sequence token, a stop token or a stop string
     LENGTH = "length"  # max_tokens, or the context is full
     ABORT = "abort"  # the caller left
+
+
+class TokenUpdate(msgspec.Struct, kw_only=True, array_like=True):
+    """News of one request from one step.
+
+    finish:      None while it goes on; otherwise a ``FinishReason`` value. Its blocks are free by the time this is sent.
+                 With "stop" the last of ``tokens`` is what ended it.
+    stop_token:  the one of ``stop_token_ids`` that ended it; None where the model's own end-of-sequence token did.
+    cached:      prompt tokens found in the prefix cache when the request was last admitted.
+    scheduled, first_token: moments, seconds of ``time.monotonic()``; 0.0 where they lie ahead.
+    """
+
+    id: str
+    tokens: list[int]
+    finish: str | None = None
+    stop_token: int | None = None
+    cached: int = 0
+    scheduled: float = 0.0
+    first_token: float = 0.0
 
 
 @dataclass(slots=True)

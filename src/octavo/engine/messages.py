@@ -4,25 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from octavo.request import Request
-
-
-class TokenUpdate(msgspec.Struct, kw_only=True, array_like=True):
-    """News of one request from one step.
-
-    finish:      None while it goes on; otherwise a ``FinishReason`` value. Its blocks are free by the time this is sent.
-    stop_token:  the token id that ended it, where ``finish`` is "stop"; it is the last of ``tokens``.
-    cached:      prompt tokens found in the prefix cache when the request was last admitted.
-    scheduled, first_token: moments, seconds of ``time.monotonic()``; 0.0 where they lie ahead.
-    """
-
-    id: str
-    tokens: list[int]
-    finish: str | None = None
-    stop_token: int | None = None
-    cached: int = 0
-    scheduled: float = 0.0
-    first_token: float = 0.0
+from octavo.request import Request, TokenUpdate
 
 
 class Stats(msgspec.Struct, kw_only=True, array_like=True):

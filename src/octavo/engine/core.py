@@ -1,0 +1,127 @@
+"""EngineCore: the step loop. A plain object: whoever owns it calls ``step`` while there is work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from copy import copy
+
+from octavo.engine.messages import Outputs, Ready, Stats
+from octavo.errors import IntegrityError
+from octavo.kv.cache import KVCache
+from octavo.observe.clock import Clock
+from octavo.observe.record import Recorder, StepRecord
+from octavo.request import Request, TokenUpdate
+from octavo.runner.base import Runner
+from octavo.scheduler.scheduler import Scheduler
+
+
+class EngineCore:
+    """Scheduler, KV cache and runner, put together. One step: plan, view, execute, commit.
+
+    effective: the configuration as it really is, name to value, for people to read.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        kv: KVCache,
+        runner: Runner,
+        clock: Clock,
+        effective: dict[str, str],
+        block_size: int,
+    ):
+        self.scheduler = scheduler
+        self.kv = kv
+        self.runner = runner
+        self.clock = clock
+        self.effective = effective
+        self.block_size = block_size
+        self.recorder = Recorder()
+        self._totals = Stats()
+
+    # ---- requests
+
+    def add(self, request: Request) -> None:
+        """Queue a request. Raises RequestError where it can never be served."""
+        self.scheduler.add(request)
+
+    def abort(self, ids: Iterable[str]) -> list[TokenUpdate]:
+        """Drop these requests, free their memory and return their last updates; ids that are not known are passed over."""
+        return [update for update in map(self.scheduler.abort, ids) if update is not None]
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a request waits or runs."""
+        return len(self.scheduler) > 0
+
+    # ---- computing
+
+    def step(self) -> Outputs:
+        """Compute one step. Call it only while ``has_work``."""
+        now = self.clock.now
+        before = self.scheduler.preemptions
+        start = now()
+        plan = self.scheduler.plan()
+        planned = now()
+        view = self.kv.view(plan)
+        prepared = now()
+        result = self.runner.execute(plan, view)
+        executed = now()
+        updates = self.scheduler.commit(plan, result)
+        decode_tokens = plan.decode_tokens
+        step = StepRecord(
+            step=plan.step,
+            start=start,
+            schedule_s=planned - start + now() - executed,
+            prepare_s=prepared - planned,
+            execute_s=result.execute_s,
+            sample_s=result.sample_s,
+            launches=result.launches,
+            sequences=len(plan.rows),
+            prefill_tokens=plan.tokens - decode_tokens,
+            decode_tokens=decode_tokens,
+            preemptions=self.scheduler.preemptions - before,
+            kv_fraction=self.kv.usage().fraction,
+        )
+        self.recorder.record(step)
+        self._count(step)
+        return Outputs(updates, self.stats())
+
+    def _count(self, step: StepRecord) -> None:
+        totals = self._totals
+        totals.steps += 1
+        totals.step_tokens = step.prefill_tokens + step.decode_tokens
+        totals.launches += step.launches
+        totals.schedule_s += step.schedule_s
+        totals.prepare_s += step.prepare_s
+        totals.execute_s += step.execute_s
+        totals.sample_s += step.sample_s
+
+    # ---- looking at it
+
+    def stats(self) -> Stats:
+        """Gauges as they are now; counters since start."""
+        totals, scheduler = self._totals, self.scheduler
+        usage, prefix = self.kv.usage(), self.kv.prefix_stats
+        totals.running, totals.waiting = len(scheduler.running), len(scheduler.waiting)
+        totals.kv_usage = usage.fraction
+        totals.kv_used, totals.kv_reserved, totals.kv_shared = usage.used, usage.reserved, usage.shared
+        totals.kv_wasted_inside, totals.kv_wasted_outside = usage.wasted_inside, usage.wasted_outside
+        totals.preemptions = scheduler.preemptions
+        totals.prefix_queries, totals.prefix_hits = prefix.queries, prefix.hits
+        totals.prompt_tokens, totals.generation_tokens = scheduler.prompt_tokens, scheduler.generation_tokens
+        return copy(totals)
+
+    def ready(self) -> Ready:
+        """What a client needs to know at the start."""
+        return Ready(self.effective, self.scheduler.max_model_len, self.kv.capacity, self.block_size)
+
+    def check(self) -> None:
+        """Raise IntegrityError unless every token of the KV cache is accounted for."""
+        self.kv.check()
+        if not self.has_work and self.kv.usage().reserved:
+            raise IntegrityError(f"no request is left, yet {self.kv.usage().reserved} tokens of the KV cache are reserved.")
+
+    def close(self) -> None:
+        """Drop every request."""
+        self.abort(self.scheduler.ids())

@@ -1,0 +1,243 @@
+"""Scheduler: decides what each step computes. Never sees a block table, an address or a tensor."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+from octavo.errors import RequestError
+from octavo.kv.cache import KVCache
+from octavo.observe.clock import Clock
+from octavo.request import FinishReason, Request, TokenUpdate
+from octavo.runner.base import StepResult
+from octavo.scheduler.expectation import OutputExpectation
+from octavo.scheduler.plan import Logits, Row, SlotSampling, StepPlan
+from octavo.scheduler.queues import RunningSet, WaitingQueue
+from octavo.scheduler.sequence import Sequence
+
+
+class Scheduler:
+    """Continuous batching: every step takes one token of each decoding sequence, then prefill chunks, then new sequences, up
+    to ``max_num_batched_tokens``. A sequence is admitted only when its whole prompt fits; when a decoding one finds no room,
+    the last in rank is preempted: its memory is released and it is computed again later, prompt and output, with the same
+    tokens. Order is by priority, then arrival.
+
+    A sequence that was preempted ``max_preemptions`` times is admitted again only with room for all it may ever hold, and is
+    then never a victim.
+    """
+
+    def __init__(
+        self,
+        kv: KVCache,
+        clock: Clock,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        max_model_len: int,
+        max_preemptions: int,
+        vocab: int,
+        eos_token_ids: Iterable[int] = (),
+        seed: int | None = 0,
+    ):
+        self.kv = kv
+        self.clock = clock
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.max_model_len = max_model_len
+        self.max_preemptions = max_preemptions
+        self.vocab = vocab
+        self.eos_token_ids = frozenset(eos_token_ids)
+        self.waiting = WaitingQueue()
+        self.running = RunningSet()
+        self.preemptions = 0
+        self.prompt_tokens = 0
+        self.generation_tokens = 0
+        self.expectation = OutputExpectation()
+        self._sequences: dict[str, Sequence] = {}
+        self._free_slots = list(range(max_num_seqs - 1, -1, -1))
+        self._random = random.Random(seed)
+        self._arrivals = 0
+        self._steps = 0
+        self._planned: list[Sequence] = []
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def ids(self) -> list[str]:
+        """The ids of all requests that wait or run."""
+        return list(self._sequences)
+
+    # ---- requests come and go
+
+    def add(self, request: Request) -> None:
+        """Queue a request. Raises RequestError where it can never be served, with the numbers."""
+        prompt, asked = len(request.prompt), request.params.max_tokens
+        if request.id in self._sequences:
+            raise RequestError(f"request id {request.id} is in use: ids of live requests must differ.", "request_id")
+        if not prompt:
+            raise RequestError("the prompt is empty: at least one token is needed.", "prompt")
+        if min(request.prompt) < 0 or max(request.prompt) >= self.vocab:
+            raise RequestError(f"the prompt holds a token id outside 0..{self.vocab - 1}.", "prompt")
+        if prompt + (asked or 1) > self.max_model_len:
+            wanted = f"{prompt} prompt tokens" + (f" and max_tokens {asked}" if asked else " and at least 1 new token")
+            raise RequestError(
+                f"{wanted} make {prompt + (asked or 1)} tokens: this server holds at most {self.max_model_len} a request "
+                "(max_model_len).",
+                "max_tokens" if asked and prompt < self.max_model_len else "prompt",
+            )
+        seed = self._random.getrandbits(63) if request.params.seed is None else request.params.seed
+        limit = self.max_model_len if asked is None else prompt + asked
+        sequence = Sequence(request, self._arrivals, limit, seed)
+        self._arrivals += 1
+        self._sequences[request.id] = sequence
+        self.waiting.push(sequence)
+
+    def abort(self, request_id: str) -> TokenUpdate | None:
+        """Drop a request wherever it is; its memory is free on return. None where it is not known (any more)."""
+        sequence = self._sequences.pop(request_id, None)
+        if sequence is None:
+            return None
+        sequence.aborted = True
+        if sequence.slot < 0:
+            self.waiting.discard(sequence)
+        else:
+            self._leave(sequence)
+        return self._update(sequence, [], FinishReason.ABORT)
+
+    # ---- a step
+
+    def plan(self) -> StepPlan:
+        """The next step. Everything in it has its memory already."""
+        rows: list[Row] = []
+        opened: list[SlotSampling] = []
+        self._planned = []
+        preempted = self.preemptions
+        budget = self._plan_decodes(rows)
+        budget = self._plan_prefills(rows, budget)
+        if self.preemptions == preempted:  # who was just put out must not be overtaken by whoever fits into its place
+            self._admit(rows, opened, budget)
+        self._steps += 1
+        return StepPlan(self._steps, tuple(rows), tuple(opened))
+
+    def _plan_decodes(self, rows: list[Row]) -> int:
+        """One token of every decoding sequence, in order of rank. Returns the tokens that are left."""
+        at = 0
+        while at < len(self.running):  # preemption shortens the list, never before ``at``
+            sequence = self.running[at]
+            if not sequence.decoding:
+                at += 1
+            elif self.kv.extend(sequence.slot, len(sequence.tokens)):
+                self._take(sequence, 1, None, rows)
+                at += 1
+            else:
+                self._preempt(self._victim())
+        return self.max_num_batched_tokens - len(rows)
+
+    def _plan_prefills(self, rows: list[Row], budget: int) -> int:
+        """Chunks of the sequences that are not decoding yet."""
+        for sequence in self.running:
+            pending = len(sequence.tokens) - sequence.planned
+            if pending and budget:
+                budget -= self._take_chunk(sequence, min(pending, budget), rows)
+        return budget
+
+    def _admit(self, rows: list[Row], opened: list[SlotSampling], budget: int) -> None:
+        """New sequences in order of rank, while there are tokens, slots and memory for the first in line."""
+        while budget and self._free_slots:
+            sequence = self.waiting.first()
+            if sequence is None:
+                return
+            slot = self._free_slots[-1]
+            cached = self.kv.admit(
+                slot,
+                sequence.tokens,
+                expected=self.expectation.final_length(sequence),
+                limit=sequence.limit,
+                whole=self._protected(sequence),
+            )
+            if cached is None:
+                assert len(self.running), "an empty cache holds any request that was accepted"
+                return
+            self.waiting.pop()
+            self._free_slots.pop()
+            sequence.slot, sequence.cached = slot, cached
+            sequence.computed = sequence.planned = cached
+            sequence.admitted = len(sequence.tokens)
+            sequence.scheduled = sequence.scheduled or self.clock.now()
+            self.running.add(sequence)
+            p = sequence.request.params
+            opened.append(SlotSampling(slot, p.temperature, p.top_p, p.top_k, sequence.seed, sequence.drawn))
+            budget -= self._take_chunk(sequence, min(len(sequence.tokens) - cached, budget), rows)
+
+    def _take_chunk(self, sequence: Sequence, length: int, rows: list[Row]) -> int:
+        self._take(sequence, length, sequence.tokens[sequence.planned : sequence.planned + length], rows)
+        return length
+
+    def _take(self, sequence: Sequence, length: int, tokens: list[int] | None, rows: list[Row]) -> None:
+        last = sequence.planned + length == len(sequence.tokens)
+        rows.append(Row(sequence.slot, sequence.planned, length, tokens, Logits.LAST if last else Logits.NONE))
+        self._planned.append(sequence)
+        sequence.planned += length
+
+    def commit(self, plan: StepPlan, result: StepResult) -> list[TokenUpdate]:
+        """Take in what the step sampled. Requests that end here have released their memory on return."""
+        updates: list[TokenUpdate] = []
+        sampled = iter(result.tokens.tolist())
+        now = self.clock.now()
+        for row, sequence in zip(plan.rows, self._planned, strict=True):
+            sequence.computed += row.length
+            self.kv.computed(sequence.slot, sequence.computed)
+            if row.tokens is not None:
+                self.prompt_tokens += row.length
+            if row.logits is Logits.NONE:
+                continue
+            token = next(sampled)
+            sequence.tokens.append(token)
+            sequence.first_token = sequence.first_token or now
+            self.generation_tokens += 1
+            finish = self._finish(sequence, token)
+            if finish is not None:
+                self._leave(sequence)
+                del self._sequences[sequence.request.id]
+                self.expectation.observe(sequence.drawn)
+            updates.append(self._update(sequence, [token], finish))
+        return updates
+
+    def _finish(self, sequence: Sequence, token: int) -> FinishReason | None:
+        params = sequence.request.params
+        if (token in self.eos_token_ids and not params.ignore_eos) or token in (params.stop_token_ids or ()):
+            return FinishReason.STOP
+        return FinishReason.LENGTH if len(sequence.tokens) >= sequence.limit else None
+
+    # ---- memory
+
+    def _protected(self, sequence: Sequence) -> bool:
+        return sequence.preemptions >= self.max_preemptions
+
+    def _victim(self) -> Sequence:
+        """The last in rank that may be preempted. Whoever found no room may, so there is one."""
+        return next(s for s in reversed(self.running) if not self._protected(s))
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._leave(sequence)
+        sequence.computed = sequence.planned = 0
+        sequence.preemptions += 1
+        self.preemptions += 1
+        self.waiting.push(sequence)
+
+    def _leave(self, sequence: Sequence) -> None:
+        """Give back its slot and its memory."""
+        self.running.remove(sequence)
+        self.kv.release(sequence.slot)
+        self._free_slots.append(sequence.slot)
+        sequence.slot = -1
+
+    def _update(self, sequence: Sequence, tokens: list[int], finish: FinishReason | None) -> TokenUpdate:
+        return TokenUpdate(
+            id=sequence.request.id,
+            tokens=tokens,
+            finish=None if finish is None else finish.value,
+            stop_token=tokens[-1] if finish is FinishReason.STOP and tokens[-1] not in self.eos_token_ids else None,
+            cached=sequence.cached,
+            scheduled=sequence.scheduled,
+            first_token=sequence.first_token,
+        )

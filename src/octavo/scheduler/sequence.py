@@ -1,0 +1,55 @@
+"""Sequence: a request on its way through the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from octavo.request import Request
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A request and how far it has come.
+
+    order:    arrival number; with the priority it decides who goes first, and a preempted request keeps it.
+    limit:    the most tokens, prompt and output together, that it may ever hold.
+    seed:     of its random stream.
+    tokens:   prompt and sampled tokens; only ever appended to.
+    slot:     its slot while it runs, else -1.
+    computed: how many of ``tokens`` have keys and values in the cache.
+    planned:  how many will have once the step under way is done.
+    admitted: len(tokens) when it was last admitted: tokens beyond were sampled in its present slot.
+    """
+
+    request: Request
+    order: int
+    limit: int
+    seed: int
+    tokens: list[int] = field(default_factory=list)
+    slot: int = -1
+    computed: int = 0
+    planned: int = 0
+    admitted: int = 0
+    cached: int = 0
+    preemptions: int = 0
+    aborted: bool = False
+    scheduled: float = 0.0
+    first_token: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.tokens = list(self.request.prompt)
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Sorts sequences by who goes first."""
+        return (self.request.priority, self.order)
+
+    @property
+    def drawn(self) -> int:
+        """Tokens sampled so far."""
+        return len(self.tokens) - len(self.request.prompt)
+
+    @property
+    def decoding(self) -> bool:
+        """Whether all that is left to compute is the token sampled last, which the runner has in this slot."""
+        return self.planned == len(self.tokens) - 1 and self.planned >= self.admitted
