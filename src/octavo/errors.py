@@ -25,5 +25,9 @@ class EngineDeadError(OctavoError, RuntimeError):
     """The engine process ended; whatever was running there is lost and nothing more will come."""
 
 
+class EngineError(OctavoError, RuntimeError):
+    """The engine failed on one request; it goes on with the others."""
+
+
 class IntegrityError(OctavoError, RuntimeError):
     """The accounts of the KV cache do not balance. Always a fault of octavo, never of a request; checks and tests raise it."""

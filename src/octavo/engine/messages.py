@@ -65,11 +65,12 @@ class Outputs(msgspec.Struct, tag="outputs", array_like=True):
 
 
 class Rejected(msgspec.Struct, tag="rejected", array_like=True):
-    """Engine to client: this request can never be served, and why."""
+    """Engine to client: this request can never be served, and why. ``internal``: a fault of the engine, not of the request."""
 
     id: str
     message: str
     param: str | None = None
+    internal: bool = False
 
 
 class Failed(msgspec.Struct, tag="failed", array_like=True):
