@@ -48,6 +48,18 @@ class Arena:
         return self.spec.token_bytes * self.tokens
 
     def array(self) -> npt.NDArray[np.uint8]:
-        """The memory as uint8 ``[layers, 2, tokens, row_bytes]``, not copied. Runners reinterpret the last axis as their dtype."""
+        """The memory as uint8 ``[layers, 2, tokens, row_bytes]``, not copied. Runners reread the last axis as their dtype."""
         flat = np.frombuffer(self.memory, dtype=np.uint8, count=self.bytes)
         return flat.reshape(self.spec.layers, 2, self.tokens, self.spec.row_bytes)
+
+
+class UnbackedArena(Arena):
+    """The shape of an arena without its memory, for virtual time: placement is real, nothing is computed."""
+
+    def __init__(self, spec: KVSpec, tokens: int):
+        self.spec = spec
+        self.tokens = tokens
+
+    def array(self) -> npt.NDArray[np.uint8]:
+        """Raises: there is nothing to read or write."""
+        raise RuntimeError("this arena has no memory: it serves a simulation, which places tokens and computes none.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import numpy as np
 
@@ -14,7 +15,11 @@ class Layout(ABC):
     """Places sequences, named by slot, in an arena of ``capacity`` tokens. Owns ``table`` and ``run`` (see ``KVView``).
 
     ``admit``, ``extend`` and ``fork`` return False without side effects where there is no room. Nothing here looks at keys,
-    values or token ids.
+    values or token ids. Memory returns in ``release`` alone.
+
+    filled:   per slot, how many of its first positions hold computed tokens. The cache keeps it up to date; a layout reads it to
+              count what is used and to copy no more than that. A layout sets it in ``admit``, ``fork`` and ``release``.
+    on_evict: called with a handle that ``offer`` gave out once the tokens behind it are about to be overwritten.
     """
 
     name: str
@@ -25,6 +30,8 @@ class Layout(ABC):
         self.capacity = capacity
         self.table: Int32s = np.zeros((slots, width), np.int32)
         self.run: Int32s = np.ones(slots, np.int32)
+        self.filled: list[int] = [0] * slots
+        self.on_evict: Callable[[int], None] = lambda handle: None
 
     @property
     @abstractmethod
@@ -35,8 +42,8 @@ class Layout(ABC):
     def admit(self, slot: int, length: int, expected: int, shared: tuple[int, ...] = (), reused: int = 0) -> bool:
         """Place a new sequence with room for ``length`` tokens, of an expected final length ``expected``.
 
-        shared: blocks that already hold its first tokens, in order; referenced, not copied. reused: how many tokens of them the
-        sequence takes as they are; where that ends inside the last shared block, that block is copied before it is written.
+        shared: handles of blocks that already hold its first tokens, in order; referenced, not copied. reused: how many tokens of
+        them the sequence takes as they are; where that ends inside the last one, that one is copied before it is written.
         """
 
     @abstractmethod
@@ -44,8 +51,25 @@ class Layout(ABC):
         """Make room so that positions below ``length`` can be written."""
 
     @abstractmethod
+    def fork(self, parent: int, child: int, length: int) -> bool:
+        """Start a sequence in slot ``child`` that has the first ``length`` tokens of the parent's, all of them computed."""
+
+    def offer(self, slot: int, index: int) -> int:
+        """Keep block ``index`` of the slot, full of computed tokens, for others to share, even when nobody holds it any more,
+        until its space is needed. Returns the handle by which ``admit`` takes it again. Only where ``shares``."""
+        raise NotImplementedError(f"the {self.name} layout shares nothing.")
+
+    def offered(self) -> set[int]:
+        """Handles of all that is kept for others to share."""
+        return set()
+
+    def withdraw_all(self) -> None:
+        """Stop keeping what was offered; sequences that hold some of it are not touched. Only where ``shares``."""
+        raise NotImplementedError(f"the {self.name} layout shares nothing.")
+
+    @abstractmethod
     def release(self, slot: int) -> None:
-        """Let go of everything the slot holds."""
+        """Let go of everything the slot holds; nothing, where it holds nothing."""
 
     @abstractmethod
     def take_moves(self) -> tuple[Move, ...]:
@@ -54,6 +78,10 @@ class Layout(ABC):
     @abstractmethod
     def usage(self) -> Usage:
         """Where the arena's tokens are."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, str]:
+        """The settings of this layout that take effect, name to value."""
 
     @abstractmethod
     def check(self) -> None:

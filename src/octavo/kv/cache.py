@@ -1,0 +1,168 @@
+"""KVCache: the scheduler's door to memory. Sequences are named by slot; where their tokens lie stays behind this door."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.errors import ConfigError, IntegrityError
+from octavo.kv.arena import Arena
+from octavo.kv.layout import Layout
+from octavo.kv.prefix import Chain, PrefixIndex, PrefixStats
+from octavo.kv.usage import Usage
+from octavo.kv.view import KVView
+from octavo.scheduler.plan import StepPlan
+
+
+@dataclass(slots=True)
+class _Sequence:
+    tokens: list[int]
+    chain: Chain | None  # None without a prefix index
+    offered: int  # units that were compared with the index, and entered where they were new
+
+
+class KVCache:
+    """Owns the arena, the layout that places sequences in it, and the index of prefixes that can be shared (None: off).
+
+    Slots are 0 .. slots - 1, as many as the layout was made for. A call that does not fit changes nothing. ``tokens`` is always
+    the caller's own list, to which it only appends: the cache keeps it and hashes later blocks from it.
+    """
+
+    def __init__(self, layout: Layout, arena: Arena, prefix: PrefixIndex | None):
+        if prefix is not None and not layout.shares:
+            raise ConfigError(
+                f"enable_prefix_caching is on: not supported yet with kv_layout={layout.name}; use paged or hybrid."
+            )
+        self.layout = layout
+        self.arena = arena
+        self.prefix = prefix
+        self._sequences: list[_Sequence | None] = [None] * len(layout.filled)
+        self._refused: Chain | None = None  # of the sequence that did not fit last time: it will be tried again
+        if prefix is not None:
+            layout.on_evict = prefix.forget
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that the arena has."""
+        return self.layout.capacity
+
+    @property
+    def longest(self) -> int:
+        """The most tokens that one sequence, alone, can hold."""
+        return self.layout.longest
+
+    @property
+    def prefix_stats(self) -> PrefixStats:
+        """Counters of the prefix index; all 0 without one."""
+        return PrefixStats() if self.prefix is None else self.prefix.stats
+
+    def admit(self, slot: int, tokens: list[int], expected: int, reserve: int = 0) -> int | None:
+        """Start a sequence in a slot that holds nothing, with room for all of ``tokens``, or for ``reserve`` tokens if those
+        are more.
+
+        expected: the length it will reach, as far as one can tell; contiguous with reserve "request" never gives it more room.
+        Returns how many of its first tokens already have their keys and values (the caller computes the rest, at least one), or
+        None where it does not fit.
+        """
+        if self._sequences[slot] is not None:
+            raise ValueError(f"slot {slot} already holds a sequence.")
+        length = max(len(tokens), reserve)
+        expected = max(length, expected)
+        if self.prefix is None:
+            if not self.layout.admit(slot, length, expected):
+                return None
+            self._sequences[slot] = _Sequence(tokens, None, 0)
+            return 0
+        chain = self._refused
+        if chain is None or chain.tokens is not tokens:
+            chain = Chain(tokens, self.prefix.unit)
+        shared, reused = self.prefix.match(chain)
+        if not self.layout.admit(slot, length, expected, shared, reused):
+            self._refused = chain
+            return None
+        self._refused = None
+        self.prefix.count(len(tokens), reused)
+        self._sequences[slot] = _Sequence(tokens, chain, reused // self.prefix.unit)
+        return reused
+
+    def extend(self, slot: int, length: int) -> bool:
+        """Make room so that positions below ``length`` can be written."""
+        return self.layout.extend(slot, length)
+
+    def computed(self, slot: int, length: int) -> None:
+        """Positions below ``length``, never fewer than before, hold keys and values. Full blocks can be shared from here on."""
+        self.layout.filled[slot] = length
+        if self.prefix is not None:
+            sequence = self._sequences[slot]
+            if sequence is not None and length // self.prefix.unit > sequence.offered:
+                self._offer(slot, sequence, self.prefix, length)
+
+    def fork(self, parent: int, child: int, tokens: list[int]) -> bool:
+        """Start a sequence in slot ``child``, which holds nothing, with room for all of ``tokens``; of these it has the parent's
+        computed ones, so as many tokens must be the same as the parent's."""
+        source = self._sequences[parent]
+        if source is None or self._sequences[child] is not None:
+            raise ValueError(f"slot {parent} holds no sequence to fork from, or slot {child} already holds one.")
+        length = min(len(tokens), self.layout.filled[parent])
+        if not self.layout.fork(parent, child, length):
+            return False
+        if len(tokens) > length and not self.layout.extend(child, len(tokens)):
+            self.layout.release(child)
+            return False
+        if self.prefix is None or source.chain is None:
+            self._sequences[child] = _Sequence(tokens, None, 0)
+        else:
+            units = length // self.prefix.unit
+            chain = Chain(tokens, self.prefix.unit, source.chain.digests[:units])
+            self._sequences[child] = _Sequence(tokens, chain, units)
+        return True
+
+    def release(self, slot: int) -> None:
+        """Let go of all that a slot holds. The only place where memory returns. Nothing happens where it holds nothing."""
+        self.layout.release(slot)
+        self._sequences[slot] = None
+
+    def view(self, plan: StepPlan) -> KVView:
+        """Placement for one step, with the copies that have become due since the last one."""
+        return KVView(self.arena, self.layout.table, self.layout.run, self.layout.take_moves())
+
+    def usage(self) -> Usage:
+        """Where the arena's tokens are."""
+        return self.layout.usage()
+
+    def reset_prefix(self) -> None:
+        """Forget every prefix that could be shared; running sequences and the counters are not touched."""
+        if self.prefix is not None:
+            self.prefix.clear()
+            self.layout.withdraw_all()
+
+    def describe(self) -> dict[str, str]:
+        """The settings as they really are, name to value."""
+        spec = self.arena.spec
+        return {
+            **self.layout.describe(),
+            "enable_prefix_caching": "off" if self.prefix is None else f"on, every {self.prefix.unit} tokens",
+            "kv_memory": f"{self.arena.bytes / 2**20:.1f} MiB: {self.capacity} tokens of {spec.token_bytes} bytes ({spec.dtype})",
+        }
+
+    def check(self) -> None:
+        """Raise IntegrityError unless every token place is accounted for and the prefix index agrees with the layout."""
+        self.layout.check()
+        offered, indexed = self.layout.offered(), set() if self.prefix is None else self.prefix.handles()
+        if offered != indexed:
+            raise IntegrityError(
+                f"the layout keeps {sorted(offered - indexed)} for nobody; the prefix index leads to "
+                f"{sorted(indexed - offered)}, which the layout does not keep."
+            )
+        for slot, sequence in enumerate(self._sequences):
+            if sequence is None and self.layout.filled[slot]:
+                raise IntegrityError(f"slot {slot} holds {self.layout.filled[slot]} tokens, but no sequence.")
+
+    def _offer(self, slot: int, sequence: _Sequence, prefix: PrefixIndex, length: int) -> None:
+        chain = sequence.chain
+        assert chain is not None
+        # The last token may have been computed before its id was known here.
+        for i in range(sequence.offered, min(length, len(sequence.tokens)) // prefix.unit):
+            digest = chain.digest(i)
+            if digest not in prefix:
+                prefix.insert(digest, self.layout.offer(slot, i))
+            sequence.offered = i + 1
