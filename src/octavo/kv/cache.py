@@ -55,20 +55,20 @@ class KVCache:
         """Counters of the prefix index; all 0 without one."""
         return PrefixStats() if self.prefix is None else self.prefix.stats
 
-    def admit(self, slot: int, tokens: list[int], expected: int, reserve: int = 0) -> int | None:
-        """Start a sequence in a slot that holds nothing, with room for all of ``tokens``, or for ``reserve`` tokens if those
-        are more.
+    def admit(self, slot: int, tokens: list[int], *, expected: int, limit: int, whole: bool = False) -> int | None:
+        """Start a sequence in a slot that holds nothing, with room for all of ``tokens``.
 
-        expected: the length it will reach, as far as one can tell; contiguous with reserve "request" never gives it more room.
+        expected: the length that it will reach, as far as one can tell: where to put it is chosen by this.
+        limit:    the length that it will never exceed.
+        whole:    make room for ``limit`` tokens at once, so that no ``extend`` can fail.
         Returns how many of its first tokens already have their keys and values (the caller computes the rest, at least one), or
         None where it does not fit.
         """
         if self._sequences[slot] is not None:
             raise ValueError(f"slot {slot} already holds a sequence.")
-        length = max(len(tokens), reserve)
-        expected = max(length, expected)
+        length = limit if whole else len(tokens)
         if self.prefix is None:
-            if not self.layout.admit(slot, length, expected):
+            if not self.layout.admit(slot, length, expected, limit):
                 return None
             self._sequences[slot] = _Sequence(tokens, None, 0)
             return 0
@@ -76,7 +76,7 @@ class KVCache:
         if chain is None or chain.tokens is not tokens:
             chain = Chain(tokens, self.prefix.unit)
         shared, reused = self.prefix.match(chain)
-        if not self.layout.admit(slot, length, expected, shared, reused):
+        if not self.layout.admit(slot, length, expected, limit, shared, reused):
             self._refused = chain
             return None
         self._refused = None

@@ -15,8 +15,8 @@ RESERVES = ("max-len", "request")
 class Contiguous(Layout):
     """One run per sequence; token t lies at the run's start + t. A run never grows.
 
-    reserve "max-len": every run has ``max_model_len`` tokens. "request": a run has the tokens that its sequence is expected to
-    have in the end, and goes into the first hole that is long enough. The holes between runs of different lengths are this
+    reserve "max-len": every run has ``max_model_len`` tokens. "request": a run has the tokens that its sequence may need in the
+    end, ``limit``, and goes into the first hole that is long enough. The holes between runs of different lengths are this
     layout's external fragmentation: a sequence may not fit although the free tokens together would do.
 
     Nothing is shared; ``fork`` copies.
@@ -38,11 +38,11 @@ class Contiguous(Layout):
     def longest(self) -> int:
         return self._longest
 
-    def admit(self, slot: int, length: int, expected: int, shared: tuple[int, ...] = (), reused: int = 0) -> bool:
+    def admit(self, slot: int, length: int, expected: int, limit: int, shared: tuple[int, ...] = (), reused: int = 0) -> bool:
         if length > self._longest:
             return False
         whole = self.reserve == "max-len"
-        return self._place(slot, self._longest if whole else max(length, min(expected, self._longest)))
+        return self._place(slot, self._longest if whole else max(length, min(limit, self._longest)))
 
     def extend(self, slot: int, length: int) -> bool:
         return length <= self._runs[slot][1]

@@ -15,22 +15,20 @@ from octavo.kv.prefix import PrefixIndex
 
 LAYOUTS = ("contiguous", "paged", "hybrid")
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-DEFAULT_RESERVE = "max-len"
-DEFAULT_HYBRID_THRESHOLD = 512
 MOST_TOKENS = 2**31 - 1  # token indices are int32
 
 
 def build_cache(
-    *,
     kv_layout: str,
-    block_size: int,
+    spec: KVSpec,
+    *,
     capacity: int,
     slots: int,
     max_model_len: int,
-    spec: KVSpec,
-    enable_prefix_caching: bool,
-    contiguous_reserve: str | None = None,
-    hybrid_threshold: int | None = None,
+    block_size: int,
+    contiguous_reserve: str = "max-len",
+    hybrid_threshold: int = 512,
+    prefix_caching: bool,
     make_arena: Callable[[KVSpec, int], Arena] = Arena,
 ) -> KVCache:
     """The KV cache for these settings; names are those of ``EngineConfig`` where it has them.
@@ -38,8 +36,8 @@ def build_cache(
     capacity: tokens that the KV memory holds. It need not be a multiple of anything: what no block or run can use is reported as
     ``wasted_outside``.
     slots: most sequences at once.
-    block_size is read by paged and hybrid, contiguous_reserve (None: "max-len") by contiguous, hybrid_threshold (None: 512) by
-    hybrid; ``EngineConfig`` refuses them with other layouts.
+    block_size is read by paged and hybrid, contiguous_reserve by contiguous, hybrid_threshold by hybrid; ``EngineConfig`` refuses
+    them with other layouts.
     make_arena: ``UnbackedArena`` for a simulation. Raises ConfigError.
     """
     for name, value in (("slots", slots), ("max_model_len", max_model_len)):
@@ -51,7 +49,7 @@ def build_cache(
             f"{MOST_TOKENS * spec.token_bytes} bytes or less."
         )
     layout = _layout(kv_layout, block_size, capacity, slots, max_model_len, spec, contiguous_reserve, hybrid_threshold)
-    prefix = PrefixIndex(layout.block_size) if enable_prefix_caching else None
+    prefix = PrefixIndex(layout.block_size) if prefix_caching else None
     return KVCache(layout, make_arena(spec, capacity), prefix)
 
 
@@ -62,11 +60,10 @@ def _layout(
     slots: int,
     max_model_len: int,
     spec: KVSpec,
-    reserve: str | None,
-    threshold: int | None,
+    reserve: str,
+    threshold: int,
 ) -> Layout:
     if name == "contiguous":
-        reserve = DEFAULT_RESERVE if reserve is None else reserve
         if reserve not in RESERVES:
             raise ConfigError(f"contiguous_reserve is {reserve!r}: max-len or request is accepted.")
         if reserve == "max-len":
@@ -81,7 +78,6 @@ def _layout(
     _hold(capacity, block_size, f"one block of block_size={block_size} tokens", spec)
     if name == "paged":
         return Paged(capacity, slots, max_model_len, block_size)
-    threshold = DEFAULT_HYBRID_THRESHOLD if threshold is None else threshold
     if threshold < 1:
         raise ConfigError(f"hybrid_threshold is {threshold}: at least 1 token is accepted.")
     return Hybrid(capacity, slots, max_model_len, block_size, threshold)

@@ -24,7 +24,7 @@ class Hybrid(Paged):
     def _make_pool(self, blocks: int) -> BlockPool:
         return BlockPool(blocks, runs=True)
 
-    def admit(self, slot: int, length: int, expected: int, shared: tuple[int, ...] = (), reused: int = 0) -> bool:
+    def admit(self, slot: int, length: int, expected: int, limit: int, shared: tuple[int, ...] = (), reused: int = 0) -> bool:
         expected = max(length, min(expected, self._longest))
         if not shared and expected < self.threshold and length <= self._longest:
             count = -(-expected // self.block_size)
@@ -32,7 +32,7 @@ class Hybrid(Paged):
             if start is not None:
                 self._place_run(slot, start, count)
                 return True
-        return super().admit(slot, length, expected, shared, reused)
+        return super().admit(slot, length, expected, limit, shared, reused)
 
     def describe(self) -> dict[str, str]:
         return {**super().describe(), "hybrid_threshold": str(self.threshold)}

@@ -39,8 +39,9 @@ class Layout(ABC):
         """The most tokens that one sequence alone could hold."""
 
     @abstractmethod
-    def admit(self, slot: int, length: int, expected: int, shared: tuple[int, ...] = (), reused: int = 0) -> bool:
-        """Place a new sequence with room for ``length`` tokens, of an expected final length ``expected``.
+    def admit(self, slot: int, length: int, expected: int, limit: int, shared: tuple[int, ...] = (), reused: int = 0) -> bool:
+        """Place a new sequence with room for ``length`` tokens, which will have ``expected`` tokens in the end, as far as one can
+        tell, and never more than ``limit``.
 
         shared: handles of blocks that already hold its first tokens, in order; referenced, not copied. reused: how many tokens of
         them the sequence takes as they are; where that ends inside the last one, that one is copied before it is written.

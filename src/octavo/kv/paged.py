@@ -46,7 +46,7 @@ class Paged(Layout):
     def longest(self) -> int:
         return self._longest
 
-    def admit(self, slot: int, length: int, expected: int, shared: tuple[int, ...] = (), reused: int = 0) -> bool:
+    def admit(self, slot: int, length: int, expected: int, limit: int, shared: tuple[int, ...] = (), reused: int = 0) -> bool:
         pool, size = self.pool, self.block_size
         copied = reused % size  # tokens to be copied out of the last shared block
         kept = shared[:-1] if copied else shared
