@@ -158,7 +158,7 @@ def read_safetensors(folder: Path) -> Weights:
 
 
 def tiny_gguf(path: Path, folder: Path, *, kind: str = "F32", **metadata: Any) -> Path:
-    """The checkpoint of ``folder`` as GGUF, with matrices of element type ``kind``. ``metadata`` replaces entries; a key of GGUF is
+    """The checkpoint of ``folder`` as GGUF, with matrices of element type ``kind``. ``metadata`` replaces entries; a key is
     written with "__" for ".", as in ``llama__context_length=64``; None leaves it out."""
     import gguf
 
