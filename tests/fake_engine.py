@@ -1,0 +1,72 @@
+"""An EngineCore on the fake runner: the real scheduler and KV cache, without a model."""
+
+from __future__ import annotations
+
+from octavo.engine.core import EngineCore
+from octavo.kv.arena import KVSpec
+from octavo.kv.factory import build_cache
+from octavo.observe.clock import RealClock
+from octavo.request import Request, SamplingParams
+from octavo.scheduler.scheduler import Scheduler
+from tests.fake_runner import FakeRunner
+
+VOCAB = 997
+SPEC = KVSpec(layers=1, kv_heads=1, head_dim=1, dtype="float32")
+
+
+def fake_engine(
+    *,
+    layout: str = "paged",
+    block_size: int = 16,
+    capacity: int = 4096,
+    slots: int = 8,
+    batch_tokens: int = 64,
+    max_model_len: int = 256,
+    prefix_caching: bool = False,
+    reserve: str = "max-len",
+    threshold: int = 64,
+    max_preemptions: int = 4,
+    eos: tuple[int, ...] = (),
+) -> EngineCore:
+    """An engine of ``slots`` sequences over ``capacity`` tokens of KV cache."""
+    kv = build_cache(
+        layout,
+        SPEC,
+        capacity=capacity,
+        slots=slots,
+        max_model_len=max_model_len,
+        block_size=block_size,
+        contiguous_reserve=reserve,
+        hybrid_threshold=threshold,
+        prefix_caching=prefix_caching,
+    )
+    clock = RealClock()
+    scheduler = Scheduler(
+        kv,
+        clock,
+        max_num_seqs=slots,
+        max_num_batched_tokens=batch_tokens,
+        max_model_len=max_model_len,
+        max_preemptions=max_preemptions,
+        vocab=VOCAB,
+        eos_token_ids=eos,
+    )
+    return EngineCore(scheduler, kv, FakeRunner(capacity, slots, VOCAB), clock, {}, block_size)
+
+
+def request(name: str, prompt: list[int], max_tokens: int | None = 8, priority: int = 0, **params: object) -> Request:
+    """A greedy request."""
+    sampling = SamplingParams(temperature=0, max_tokens=max_tokens, **params)  # type: ignore[arg-type]
+    return Request(id=name, prompt=prompt, params=sampling, arrival=0.0, priority=priority)
+
+
+def run(core: EngineCore, steps: int = 100_000) -> dict[str, list[int]]:
+    """Step until nothing is left; the tokens of each request. Every step's books are checked."""
+    tokens: dict[str, list[int]] = {}
+    for _ in range(steps):
+        if not core.has_work:
+            return tokens
+        for update in core.step().updates:
+            tokens.setdefault(update.id, []).extend(update.tokens)
+        core.check()
+    raise AssertionError(f"not done after {steps} steps")
