@@ -1,0 +1,346 @@
+"""TorchRunner: interprets a program with torch, on the CPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from octavo.attention.batch import Batch
+from octavo.attention.gather import GatherAttention
+from octavo.attention.path import AttentionPath
+from octavo.attention.per_request import PerRequestAttention
+from octavo.errors import ConfigError
+from octavo.kv.view import KVView
+from octavo.models.checkpoint import Checkpoint
+from octavo.models.program import (
+    Attention,
+    Embed,
+    GatedActivation,
+    Head,
+    Linear,
+    Norm,
+    Program,
+    RotateAndStore,
+    SelectRows,
+)
+from octavo.runner.base import Runner, StepResult
+from octavo.runner.fused import FusedAttention
+from octavo.runner.launches import Launches
+from octavo.runner.sampler import Int64s, Sampler
+from octavo.runner.weights import TORCH_DTYPES, load, product
+from octavo.scheduler.plan import Logits, Row, StepPlan
+
+PATHS: dict[str, type[AttentionPath]] = {p.name: p for p in (FusedAttention, GatherAttention, PerRequestAttention)}
+
+
+@dataclass(slots=True)
+class _Step:
+    """What the operations of one step read and write."""
+
+    batch: Batch
+    tokens: Tensor  # int64 [tokens]: token ids
+    targets: Tensor  # int64 [tokens]: where keys and values go
+    rotation: Tensor  # complex64 [tokens, 1, rope dim / 2]
+    cache: Tensor  # compute dtype [layers, 2, arena tokens, kv_heads * dim]
+    selected: Tensor  # int64: tokens whose logits are wanted
+    buffers: dict[str, Tensor]
+    logits: Tensor | None = None
+
+
+Operation = Callable[[_Step], None]
+
+
+class TorchRunner(Runner):
+    """Computes in ``dtype``, with the residual stream, norms' sums, rotations and the softmax in float32.
+
+    dtype:     "float32", "bfloat16" or "float16"; also that of the KV arena.
+    attention: "fused", "gather" or "per-request".
+    threads:   torch's compute threads (a setting of the whole process).
+    keep_logits: set it to get ``StepResult.logits``: those of every row that wants any, in the plan's order.
+
+    One token is sampled for each row with ``Logits.LAST`` or ``Logits.ALL``, from its last position. Memory: the weights once, in
+    ``dtype``; activations of one step; one layer's keys and values of a group of sequences.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        checkpoint: Checkpoint,
+        *,
+        dtype: str,
+        attention: str,
+        threads: int,
+        slots: int,
+        max_model_len: int,
+        max_batched_tokens: int,
+    ):
+        if dtype not in TORCH_DTYPES:
+            raise ConfigError(f"dtype is {dtype}: {', '.join(TORCH_DTYPES)} are accepted.")
+        if attention not in PATHS:
+            raise ConfigError(f"attention is {attention}: {', '.join(PATHS)} are accepted.")
+        torch.set_num_threads(threads)
+        self.keep_logits = False
+        self._config = config = program.config
+        self._dtype = TORCH_DTYPES[dtype]
+        self._threads = threads
+        self._launches = launches = Launches()
+        self._path = PATHS[attention](config.heads, config.kv_heads, config.head_dim, self._dtype, launches)
+        self._sampler = Sampler(slots, launches)
+        self._rotations = _rotations(config.rope.inverse_frequencies(), max_model_len)
+        self._max_batched_tokens = max_batched_tokens
+        self._checkpoint = checkpoint
+        self._weights: dict[str, Tensor] = {}
+        self._products: set[str] = set()
+        self._embeddings = {op.weight for op in program.ops if isinstance(op, Embed)}
+        with torch.inference_mode():
+            self._operations = [self._bind(op) for op in program.ops]
+        self._arena: object = None
+        self._cache = torch.empty(0)
+        self._kinds = checkpoint.weight_kinds()
+        del self._checkpoint
+
+    def describe(self) -> dict[str, str]:
+        name = str(self._dtype).removeprefix("torch.")
+        kinds = ", ".join(f"{count} {kind}" for kind, count in self._kinds.items())
+        return {
+            "runner": f"torch {torch.__version__} ({torch.backends.cpu.get_cpu_capability()})",
+            "attention": self._path.describe(),
+            "dtype": name,
+            "threads": str(self._threads),
+            "weights": f"{self._weight_bytes / 2**20:.1f} MiB as {name} (file: {kinds}; {' and '.join(sorted(self._products))})",
+        }
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan, view: KVView) -> StepResult:
+        begin = time.perf_counter()
+        self._launches.count = 0
+        self._sampler.open(plan.opened)
+        cache = self._view_arena(view)
+        for move in view.moves:
+            source = cache[:, :, move.source : move.source + move.tokens]
+            target = cache[:, :, move.target : move.target + move.tokens]
+            # A compaction may slide a run onto itself.
+            overlap = abs(move.source - move.target) < move.tokens
+            self._launches(target.copy_(self._launches(source.clone()) if overlap else source))
+        if not plan.rows:
+            return StepResult(np.empty(0, np.int32), time.perf_counter() - begin, 0.0, self._launches.count)
+        batch = Batch.of(plan.rows, view)
+        selected, sampled, slots = _selection(plan.rows, batch)
+        step = _Step(
+            batch,
+            torch.from_numpy(self._token_ids(plan.rows, batch)),
+            torch.from_numpy(batch.targets),
+            self._launches(self._rotations.index_select(0, torch.from_numpy(batch.positions))),
+            cache,
+            torch.from_numpy(selected),
+            {},
+        )
+        self._path.begin(batch)
+        for operation in self._operations:
+            operation(step)
+        computed = time.perf_counter()
+        tokens = np.empty(0, np.int32)
+        logits = step.logits
+        if len(slots) and logits is not None:
+            rows = logits if len(sampled) == len(logits) else self._launches(logits[torch.from_numpy(sampled)])
+            tokens = self._sampler.sample(slots, rows)
+        return StepResult(
+            tokens,
+            computed - begin,
+            time.perf_counter() - computed,
+            self._launches.count,
+            logits.numpy() if self.keep_logits and logits is not None else None,
+        )
+
+    def _view_arena(self, view: KVView) -> Tensor:
+        """The arena as ``[layers, 2, tokens, kv_heads * dim]`` of the compute dtype, not copied."""
+        if self._arena is not view.arena:
+            spec = view.arena.spec
+            if TORCH_DTYPES[spec.dtype] != self._dtype:
+                raise ConfigError(f"the KV cache's dtype is {spec.dtype}: {self._dtype} is accepted, that of the runner.")
+            flat = torch.frombuffer(view.arena.memory, dtype=self._dtype, count=view.arena.bytes // self._dtype.itemsize)
+            self._cache = flat.view(spec.layers, 2, view.arena.tokens, spec.kv_heads * spec.head_dim)
+            self._arena = view.arena
+        return self._cache
+
+    def _token_ids(self, rows: tuple[Row, ...], batch: Batch) -> Int64s:
+        """Token ids in the batch's order."""
+        ids = np.empty(batch.tokens, np.int64)
+        for i, (begin, end) in enumerate(zip(batch.offsets[:-1].tolist(), batch.offsets[1:].tolist(), strict=True)):
+            tokens = rows[batch.order[i]].tokens
+            ids[begin:end] = self._sampler.last[batch.slots[i]] if tokens is None else tokens
+        return ids
+
+    # One method for each kind of operation: it looks up weights once and returns what a step does.
+
+    def _bind(self, op: object) -> Operation:
+        method = getattr(self, f"_{type(op).__name__.lower()}", None)
+        if method is None:
+            raise ConfigError(f"the torch runner does not know the operation {type(op).__name__}.")
+        operation: Operation = method(op)
+        return operation
+
+    def _embed(self, op: Embed) -> Operation:
+        weight, launches = self._tensor(op.weight), self._launches
+
+        def run(step: _Step) -> None:
+            rows = launches(weight.index_select(0, step.tokens))
+            if rows.dtype != torch.float32:
+                rows = launches(rows.to(torch.float32))
+            step.buffers[op.out] = rows if op.scale == 1.0 else launches(rows.mul_(op.scale))
+
+        return run
+
+    def _norm(self, op: Norm) -> Operation:
+        launches, rms_norm = self._launches, torch.nn.functional.rms_norm
+        weight = self._tensor(op.weight, torch.float32)
+        delta_weight = self._tensor(op.delta_weight, torch.float32) if op.delta_weight else None
+        shape = list(weight.shape)
+
+        def run(step: _Step) -> None:
+            residual = step.buffers[op.residual]
+            if op.delta is not None:
+                delta = step.buffers[op.delta]
+                if delta_weight is not None:
+                    delta = delta if delta.dtype == torch.float32 else launches(delta.to(torch.float32))
+                    delta = launches(rms_norm(delta, shape, delta_weight, op.eps))
+                launches(residual.add_(delta))
+            out = launches(rms_norm(residual, shape, weight, op.eps))
+            step.buffers[op.out] = out if out.dtype == self._dtype else launches(out.to(self._dtype))
+
+        return run
+
+    def _linear(self, op: Linear) -> Operation:
+        weight = load(self._checkpoint, op.weights, self._dtype)
+        bias = load(self._checkpoint, op.biases, self._dtype) if op.biases else None
+        multiply, launches = self._multiplication(weight, bias, pack=True), self._launches
+
+        def run(step: _Step) -> None:
+            step.buffers[op.out] = launches(multiply(step.buffers[op.x]))
+
+        return run
+
+    def _rotateandstore(self, op: RotateAndStore) -> Operation:
+        config, launches, rms_norm = self._config, self._launches, torch.nn.functional.rms_norm
+        heads, kv_heads, dim, rotated = config.heads, config.kv_heads, config.head_dim, config.rope.dim
+        q_norm = self._tensor(op.q_norm, torch.float32) if op.q_norm else None
+        k_norm = self._tensor(op.k_norm, torch.float32) if op.k_norm else None
+        half = rotated // 2
+
+        def run(step: _Step) -> None:
+            qkv = step.buffers[op.qkv].view(-1, heads + 2 * kv_heads, dim)
+            both = qkv[:, : heads + kv_heads]
+            if both.dtype != torch.float32:
+                both = launches(both.to(torch.float32))
+            q, k = both[:, :heads], both[:, heads:]
+            if q_norm is not None:
+                launches(q.copy_(launches(rms_norm(q, [dim], q_norm, op.eps))))
+            if k_norm is not None:
+                launches(k.copy_(launches(rms_norm(k, [dim], k_norm, op.eps))))
+            cos, sin = step.rotation.real, step.rotation.imag
+            first, second = both[..., :half], both[..., half:rotated]
+            turned = launches(launches(first * cos).addcmul_(second, sin, value=-1))
+            launches(launches(second.mul_(cos)).addcmul_(first, sin))
+            launches(first.copy_(turned))
+            if both.dtype != self._dtype:
+                launches(qkv[:, : heads + kv_heads].copy_(both))
+            step.buffers[op.q] = qkv[:, :heads]
+            kv = qkv[:, heads:].reshape(-1, 2, kv_heads * dim).transpose(0, 1)
+            launches(step.cache[op.layer].index_copy_(1, step.targets, kv))
+
+        return run
+
+    def _attention(self, op: Attention) -> Operation:
+        width = self._config.heads * self._config.head_dim
+
+        def run(step: _Step) -> None:
+            q = step.buffers[op.q]
+            out = step.buffers[op.out] = torch.empty(q.shape[0], width, dtype=self._dtype)
+            self._path.attend(op, q, step.cache[op.layer], out)
+
+        return run
+
+    def _gatedactivation(self, op: GatedActivation) -> Operation:
+        launches = self._launches
+        activations: dict[str, Callable[[Tensor], Tensor]] = {
+            "silu": torch.nn.functional.silu,
+            "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+        }
+        if op.activation not in activations:
+            raise ConfigError(f"the activation is {op.activation}: {', '.join(activations)} are accepted.")
+        activation = activations[op.activation]
+
+        def run(step: _Step) -> None:
+            gate, up = step.buffers[op.x].chunk(2, -1)
+            step.buffers[op.out] = launches(launches(activation(gate)).mul_(up))
+
+        return run
+
+    def _selectrows(self, op: SelectRows) -> Operation:
+        launches = self._launches
+
+        def run(step: _Step) -> None:
+            for name in op.buffers:
+                step.buffers[name] = launches(step.buffers[name].index_select(0, step.selected))
+
+        return run
+
+    def _head(self, op: Head) -> Operation:
+        launches = self._launches
+        # Where the same weight is looked up by the embedding it stays in its plain form, and is held once.
+        tied = op.weight in self._embeddings
+        multiply = self._multiplication(self._tensor(op.weight), None, pack=not tied)
+
+        def run(step: _Step) -> None:
+            if not len(step.selected):
+                return
+            logits = launches(multiply(step.buffers[op.x]))
+            logits = logits if logits.dtype == torch.float32 else launches(logits.to(torch.float32))
+            if op.softcap:
+                launches(logits.div_(op.softcap))
+                launches(logits.tanh_())
+                launches(logits.mul_(op.softcap))
+            step.logits = logits
+
+        return run
+
+    def _tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        """The weight as it is, kept so that it is held once however many operations read it."""
+        if name not in self._weights:
+            self._weights[name] = load(self._checkpoint, (name,), dtype or self._dtype)
+            self._weight_bytes += self._weights[name].nbytes
+        return self._weights[name]
+
+    _weight_bytes = 0
+
+    def _multiplication(self, weight: Tensor, bias: Tensor | None, pack: bool) -> Callable[[Tensor], Tensor]:
+        multiply, how = product(weight, bias, pack)
+        if pack:
+            self._weight_bytes += weight.nbytes + (0 if bias is None else bias.nbytes)
+        self._products.add(how)
+        return multiply
+
+
+def _rotations(frequencies: list[float], length: int) -> Tensor:
+    """cos + i sin of each position's angles: complex64 ``[length, 1, rope dim / 2]``, the angles computed in float64."""
+    angles = np.outer(np.arange(length, dtype=np.float64), np.array(frequencies, np.float64))
+    return torch.from_numpy(np.exp(1j * angles).astype(np.complex64))[:, None]
+
+
+def _selection(rows: tuple[Row, ...], batch: Batch) -> tuple[Int64s, Int64s, Int64s]:
+    """In the plan's order: the tokens whose logits are wanted, which of those are sampled from, and the slots of these."""
+    wants = np.array([row.logits for row in rows], np.int64)
+    begins = np.empty(len(rows), np.int64)
+    begins[batch.order] = batch.offsets[:-1]
+    lengths = np.array([row.length for row in rows], np.int64)
+    slots = np.array([row.slot for row in rows], np.int64)
+    counts = np.where(wants == Logits.ALL, lengths, wants == Logits.LAST)
+    ends = np.cumsum(counts)
+    tokens = np.arange(ends[-1]) + np.repeat(begins + lengths - ends, counts)
+    wanted = counts > 0
+    return tokens, ends[wanted] - 1, slots[wanted]
