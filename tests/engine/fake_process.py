@@ -1,7 +1,7 @@
-"""An engine process whose core follows a script instead of a model: it answers with the prompt, over and over.
+"""An engine process whose core follows a script instead of a model: it answers with the prompt, again and again.
 
-``python fake_process.py ADDRESS PARENT CONFIG`` takes the arguments of ``octavo.engine.process``. A request's seed, or the model's
-name, asks for a misfortune; see the constants.
+``python fake_process.py ADDRESS PARENT CONFIG`` takes the arguments of ``octavo.engine.process``. A request's seed, or the
+model's name, asks for a misfortune; see the constants.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 import msgspec
 import zmq
@@ -119,7 +119,7 @@ class EngineClient:
 
     # ---- requests
 
-    async def generate(self, request: Request) -> AsyncIterator[TokenUpdate]:
+    async def generate(self, request: Request) -> AsyncGenerator[TokenUpdate, None]:
         """The request's updates until the one that has ``finish``. Updates that wait to be taken are merged into one.
 
         Leaving early (closing the iterator, cancellation) aborts the request. Raises RequestError where the engine refuses it,

@@ -1,0 +1,171 @@
+"""GET /metrics: Prometheus text, under vLLM's names with the prefix ``octavo:``."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from octavo.engine.messages import Outputs, Ready, Stats
+from octavo.request import FinishReason, Request
+
+SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0)
+LONG = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
+TOKENS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0)
+
+GAUGES: dict[str, tuple[str, Callable[[Stats], float]]] = {
+    "num_requests_running": ("Requests that run.", lambda s: s.running),
+    "num_requests_waiting": ("Requests that wait to be scheduled.", lambda s: s.waiting),
+    "kv_cache_usage_perc": (
+        "KV cache held by requests, 1 is all of it; what only the prefix cache holds is free.",
+        lambda s: s.kv_usage,
+    ),
+}
+COUNTERS: dict[str, tuple[str, Callable[[Stats], float]]] = {
+    "num_preemptions": ("Preemptions.", lambda s: s.preemptions),
+    "prefix_cache_queries": ("Prompt tokens looked up in the prefix cache.", lambda s: s.prefix_queries),
+    "prefix_cache_hits": ("Prompt tokens found in the prefix cache.", lambda s: s.prefix_hits),
+    "prompt_tokens": ("Prompt tokens computed; what the prefix cache held is not counted.", lambda s: s.prompt_tokens),
+    "generation_tokens": ("Tokens generated.", lambda s: s.generation_tokens),
+    "engine_steps": ("Steps of the engine.", lambda s: s.steps),
+    "engine_launches": ("Calls from Python into compiled computing code.", lambda s: s.launches),
+}
+KV_STATES = ("used", "reserved", "wasted_inside", "wasted_outside", "shared")
+STEP_PARTS = ("schedule", "prepare", "execute", "sample")
+
+
+@dataclass(slots=True)
+class _Life:
+    """Moments of a request, in seconds of ``time.monotonic()``."""
+
+    arrival: float
+    prompt_tokens: int
+    scheduled: float = 0.0
+    first_token: float = 0.0
+    last_token: float = 0.0
+    tokens: int = 0
+
+
+class Metrics:
+    """The counters of one server. Times are taken where tokens reach this process, so a slow reader does not stretch them."""
+
+    def __init__(self, model: str, stats: Callable[[], Stats]):
+        """``stats`` gives the engine's latest figures, at the moment of a scrape."""
+        self._registry = CollectorRegistry()
+        self._engine = _EngineCollector(model, stats)
+        self._registry.register(self._engine)
+        self._lives: dict[str, _Life] = {}
+        self._steps = 0
+
+        def histogram(name: str, help: str, buckets: tuple[float, ...]) -> Histogram:
+            family = Histogram(f"octavo:{name}", help, ["model_name"], registry=self._registry, buckets=buckets)
+            return family.labels(model)
+
+        ended = "request_success"
+        family = Counter(
+            f"octavo:{ended}", "Requests that ended, by reason.", ["model_name", "finished_reason"], registry=self._registry
+        )
+        self._ended = {reason.value: family.labels(model, reason.value) for reason in FinishReason}
+        self._ttft = histogram("time_to_first_token_seconds", "From arrival to the first token.", LONG)
+        self._itl = histogram("inter_token_latency_seconds", "Between two tokens of a request.", SHORT)
+        self._tpot = histogram("request_time_per_output_token_seconds", "Mean time between a request's tokens.", SHORT)
+        self._e2e = histogram("e2e_request_latency_seconds", "From arrival to the last token.", LONG)
+        self._queue = histogram("request_queue_time_seconds", "From arrival until scheduled.", LONG)
+        self._prefill = histogram("request_prefill_time_seconds", "From scheduled to the first token.", LONG)
+        self._decode = histogram("request_decode_time_seconds", "From the first token to the last.", LONG)
+        self._iteration = histogram("iteration_tokens_total", "Tokens computed in a step.", TOKENS)
+        self._prompt = histogram("request_prompt_tokens", "Prompt tokens of a request.", TOKENS)
+        self._generated = histogram("request_generation_tokens", "Tokens generated for a request.", TOKENS)
+
+    def ready(self, ready: Ready) -> None:
+        """What the engine said of itself, for ``cache_config_info``."""
+        self._engine.info = {re.sub(r"\W+", "_", name).lower(): value for name, value in ready.effective.items()}
+        self._engine.info |= {
+            "block_size": str(ready.block_size),
+            "max_model_len": str(ready.max_model_len),
+            "kv_capacity_tokens": str(ready.kv_capacity_tokens),
+        }
+
+    def text(self) -> bytes:
+        """All of it in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    # ---- a request's life
+
+    def started(self, request: Request) -> None:
+        """A request goes to the engine."""
+        self._lives[request.id] = _Life(request.arrival, len(request.prompt))
+
+    def on_outputs(self, outputs: Outputs) -> None:
+        """A step's news arrived."""
+        now = time.monotonic()
+        if outputs.stats.steps != self._steps:
+            self._steps = outputs.stats.steps
+            self._iteration.observe(outputs.stats.step_tokens)
+        for update in outputs.updates:
+            life = self._lives.get(update.id)
+            if life is None or not update.tokens:
+                continue
+            life.scheduled = life.scheduled or update.scheduled
+            if life.tokens:
+                gap = (now - life.last_token) / len(update.tokens)
+                for _ in update.tokens:
+                    self._itl.observe(gap)
+            else:
+                life.first_token = now
+                self._ttft.observe(now - life.arrival)
+            life.last_token = now
+            life.tokens += len(update.tokens)
+
+    def finished(self, request_id: str, reason: str) -> None:
+        """A request ended, or its client left. Only the first call for a request counts; durations only if it was not aborted."""
+        life = self._lives.pop(request_id, None)
+        if life is None:
+            return
+        self._ended[reason].inc()
+        if reason == FinishReason.ABORT or not life.tokens:
+            return
+        self._prompt.observe(life.prompt_tokens)
+        self._generated.observe(life.tokens)
+        self._e2e.observe(life.last_token - life.arrival)
+        self._queue.observe(life.scheduled - life.arrival)
+        self._prefill.observe(life.first_token - life.scheduled)
+        self._decode.observe(life.last_token - life.first_token)
+        if life.tokens > 1:
+            self._tpot.observe((life.last_token - life.first_token) / (life.tokens - 1))
+
+
+class _EngineCollector(Collector):
+    """The engine's gauges and counters, read when they are asked for."""
+
+    def __init__(self, model: str, stats: Callable[[], Stats]):
+        self.info: dict[str, str] = {}
+        self._model = model
+        self._stats = stats
+
+    def collect(self) -> Iterator[Metric]:
+        stats, model = self._stats(), [self._model]
+        for name, (help, value) in GAUGES.items():
+            gauge = GaugeMetricFamily(f"octavo:{name}", help, labels=["model_name"])
+            gauge.add_metric(model, value(stats))
+            yield gauge
+        tokens = GaugeMetricFamily("octavo:kv_cache_tokens", "Token places of the KV cache.", labels=["model_name", "state"])
+        for state in KV_STATES:
+            tokens.add_metric([*model, state], getattr(stats, f"kv_{state}"))
+        yield tokens
+        for name, (help, value) in COUNTERS.items():
+            counter = CounterMetricFamily(f"octavo:{name}", help, labels=["model_name"])
+            counter.add_metric(model, value(stats))
+            yield counter
+        seconds = CounterMetricFamily("octavo:engine_step_seconds", "Time in parts of a step.", labels=["model_name", "part"])
+        for part in STEP_PARTS:
+            seconds.add_metric([*model, part], getattr(stats, f"{part}_s"))
+        yield seconds
+        info = GaugeMetricFamily("octavo:cache_config_info", "The effective configuration.", labels=list(self.info))
+        info.add_metric(list(self.info.values()), 1)
+        yield info

@@ -1,0 +1,215 @@
+"""``octavo serve``: from settings to a listening server, and back down in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+
+import uvicorn
+
+from octavo.config import EngineConfig, ServerConfig
+from octavo.engine.client import EngineClient
+from octavo.errors import ConfigError
+from octavo.models.checkpoint import Checkpoint
+from octavo.models.load import open_checkpoint
+from octavo.server.app import create_app
+from octavo.server.metrics import Metrics
+from octavo.server.service import Service, sampling_defaults
+from octavo.version import __version__
+
+BACKLOG = 2048
+ENGINE_GRACE_S = 5.0  # for the engine to end once no request is left
+LAST_ANSWERS_S = 5  # for connections to take what they are told when the time to finish is over
+NOT_FOLLOWED = ("repetition_penalty", "min_p")  # of generation_config.json: changes the output, but is not supported yet
+
+logger = logging.getLogger(__name__)
+
+
+def serve(
+    engine_config: EngineConfig,
+    server_config: ServerConfig,
+    checkpoint: Checkpoint | None = None,
+    engine: EngineClient | None = None,
+) -> int:
+    """Serve until SIGTERM or SIGINT. Returns the exit status: 0, or 1 if the engine died meanwhile.
+
+    Raises ConfigError, ModelError or EngineDeadError if serving cannot begin. ``engine``: a client that is not started yet,
+    for an engine other than octavo's own.
+    """
+    checkpoint = checkpoint or open_checkpoint(engine_config.model)
+    with _bind(server_config.host, server_config.port) as listener:
+        serving = _Serving(engine_config, server_config, checkpoint, engine or EngineClient(), listener)
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(serving.run())
+
+
+class _Serving:
+    """One server's life: start, serve, finish."""
+
+    def __init__(
+        self,
+        engine_config: EngineConfig,
+        config: ServerConfig,
+        checkpoint: Checkpoint,
+        engine: EngineClient,
+        listener: socket.socket,
+    ):
+        self._engine_config = engine_config
+        self._config = config
+        self._checkpoint = checkpoint
+        self._engine = engine
+        self._listener = listener
+        self._http: uvicorn.Server | None = None
+        self._stop = asyncio.Event()
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal, number)
+        starting = asyncio.create_task(self._start())
+        stopped = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            return await self._serve(starting.result()) if starting.done() else 0
+        finally:
+            for task in (starting, stopped):
+                task.cancel()
+            await asyncio.gather(starting, stopped, return_exceptions=True)
+            await self._engine.close(ENGINE_GRACE_S)
+
+    def _on_signal(self, number: int) -> None:
+        """The first asks to finish what runs, the second ends everything at once."""
+        if self._stop.is_set():
+            self._engine.kill()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(128 + number)
+        self._stop.set()
+
+    async def _start(self) -> Service:
+        """Start the engine and, while it loads the weights, read the tokenizer."""
+        checkpoint, config = self._checkpoint, self._engine_config
+        name = self._config.served_model_name or config.model
+        generation_config = checkpoint.generation_defaults()
+        defaults = sampling_defaults(generation_config)
+        for field in NOT_FOLLOWED:
+            if generation_config.get(field) not in (None, 0, 1):
+                logger.warning(
+                    "generation_config.json asks for %s %s: that is not supported yet and left out.",
+                    field,
+                    generation_config[field],
+                )
+        engine = asyncio.create_task(self._engine.start(config))
+        try:
+            tokenizer, template = await asyncio.to_thread(lambda: (checkpoint.tokenizer, checkpoint.chat_template))
+            ready = await engine
+        except BaseException:
+            engine.cancel()
+            await asyncio.gather(engine, return_exceptions=True)
+            raise
+        metrics = Metrics(name, lambda: self._engine.stats)
+        metrics.ready(ready)
+        self._engine.on_outputs = metrics.on_outputs
+        return Service(
+            engine=self._engine,
+            tokenizer=tokenizer,
+            template=template,
+            model=name,
+            root=config.model,
+            context=ready.max_model_len,
+            vocab=checkpoint.config.vocab,
+            eos_token_ids=frozenset(checkpoint.config.eos_token_ids),
+            defaults=defaults,
+            metrics=metrics,
+        )
+
+    async def _serve(self, service: Service) -> int:
+        with _listening_errors(self._config.host, self._config.port):
+            self._listener.listen(BACKLOG)
+        http = _Uvicorn(
+            uvicorn.Config(
+                create_app(service, self._config.api_key, self._config.max_request_bytes),
+                lifespan="off",
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                ws="none",
+                proxy_headers=False,
+                server_header=False,
+                timeout_graceful_shutdown=int(self._config.shutdown_timeout) + LAST_ANSWERS_S,
+            )
+        )
+        serving = asyncio.create_task(http.serve(sockets=[self._listener]))
+        self._announce(service)
+        stopped = asyncio.create_task(self._stop.wait())
+        await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        dead = self._engine.dead
+        http.should_exit = True
+        done, _ = await asyncio.wait({serving}, timeout=self._config.shutdown_timeout)
+        if not done:
+            await self._engine.close(ENGINE_GRACE_S, "The server shuts down and the time to finish is over.")
+        await serving
+        if dead is not None:
+            print(f"octavo: {dead}", file=sys.stderr)
+        return 0 if dead is None else 1
+
+    def _announce(self, service: Service) -> None:
+        ready = self._engine.ready
+        assert ready is not None
+        width = max(map(len, ready.effective), default=0)
+        for name, value in ready.effective.items():
+            print(f"{name:{width}}  {value}")
+        host, port = self._listener.getsockname()[:2]
+        at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        print(f"octavo {__version__} serves {service.model} at http://{at}/v1", flush=True)
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn without its own signal handling: it would end the process with the signal, and octavo's end is in order."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A socket that holds the port while the engine starts; nobody is let in before it can answer. Raises ConfigError."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except (socket.gaierror, UnicodeError) as error:
+        raise ConfigError(f"host is {host}: it is no address or name that can be resolved ({error}).") from None
+    listener = socket.socket(family, kind, protocol)
+    try:
+        with _listening_errors(host, port):
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+@contextlib.contextmanager
+def _listening_errors(host: str, port: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"port {port} at {host} cannot be listened on: {(error.strerror or str(error)).lower()}.") from None
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's where it is installed (the extra ``fast-http``)."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
