@@ -27,7 +27,7 @@ REFUSED, BROKEN, GONE, ASLEEP = "refused", "broken", "gone", "asleep"
 EOS = 2
 CAPACITY = 10_000
 CONTEXT = 1024
-STEP_S = 0.003
+STEP_S = 0.002
 
 
 class FakeCore:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,10 +31,11 @@ async def read_body(request: Request, limit: int) -> bytes:
     """The body, or ApiError 413 where it is larger than ``limit`` bytes, of which never more than that are held."""
     parts, size = [], 0
     try:
-        async for part in request.stream():
+        stream = request.stream()
+        async for part in stream:
             size += len(part)
             if size > limit:
-                await _discard(request)
+                await _discard(stream)
                 raise ApiError(413, f"The request is larger than {limit} bytes, the most that is accepted (max_request_bytes).")
             parts.append(part)
     except ClientDisconnect:
@@ -41,10 +43,10 @@ async def read_body(request: Request, limit: int) -> bytes:
     return b"".join(parts)
 
 
-async def _discard(request: Request) -> None:
+async def _discard(stream: AsyncIterator[bytes]) -> None:
     try:
         async with asyncio.timeout(DISCARD_S):
-            async for _ in request.stream():
+            async for _ in stream:
                 pass
     except (TimeoutError, ClientDisconnect):
         pass
