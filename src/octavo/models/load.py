@@ -31,6 +31,8 @@ def open_checkpoint(model: str) -> Checkpoint:
 
 
 def _expand(model: str) -> Path:
+    if not model:
+        raise ModelError("The model is an empty string: a path or a name is needed.")
     try:
         path = Path(model).expanduser()
         path.exists()  # a null byte or a name too long for the system shows here

@@ -49,7 +49,7 @@ class Tokenizer:
         """
         try:
             ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
-        except UnicodeEncodeError:
+        except (TypeError, UnicodeEncodeError):  # the library raises the former for what Python can hold but UTF-8 cannot
             raise RequestError("The text holds half of a surrogate pair, which is not valid Unicode.", "prompt") from None
         if add_special_tokens:
             ids = self._prefix + ids + self._suffix
