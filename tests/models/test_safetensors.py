@@ -144,6 +144,7 @@ REFUSED = {
     "partial_rotary_factor": (0.5, "partial_rotary_factor is 0.5"),
     "rope_scaling": ({"rope_type": "yarn", "factor": 4.0}, "rope_scaling: rope_type is 'yarn'.*'llama3'"),
     "rope_parameters": ({"rope_type": "dynamic", "factor": 4.0}, "rope_parameters: rope_type is 'dynamic'"),
+    "rope_parameters ": ({"rope_type": "linear", "factor": 1e-320}, "the rotary base 10000 and its scaling"),
     "hidden_size": ("64", "hidden_size is '64'.*integer"),
     "num_hidden_layers": (10**9, "1000000000 layers.*tensors"),
     "num_attention_heads": (None, "num_attention_heads"),
@@ -161,7 +162,7 @@ REFUSED = {
 @pytest.mark.parametrize("key", REFUSED)
 def test_what_is_not_supported_is_refused_by_name(key, folder):
     value, message = REFUSED[key]
-    edit_config(folder, **{key: value})
+    edit_config(folder, **{key.strip(): value})
     (folder / "generation_config.json").unlink()
     with pytest.raises(ModelError, match=message) as error:
         HFCheckpoint(folder)

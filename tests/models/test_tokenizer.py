@@ -11,7 +11,7 @@ from octavo.models.fields import Fields
 from octavo.models.gguf_tokenizer import build_tokenizer, special_token_strings
 from octavo.models.safetensors import HFCheckpoint
 from octavo.models.tokenizer import Tokenizer, read_tokenizer
-from tests.checkpoints import MERGES, SPECIAL_TOKENS, byte_tokenizer, tiny_llama, write_tokenizer
+from tests.checkpoints import MERGES, SPECIAL_TOKENS, byte_tokenizer, tiny_llama, write_json, write_tokenizer
 
 BYTES = sorted(byte_tokenizer().pre_tokenizer.alphabet())
 TEXTS = st.text(max_size=60) | st.text(alphabet=" \n'ab12é🎉…<|im_end|>", max_size=60)
@@ -296,3 +296,21 @@ def test_the_tokenizer_of_a_folder_is_transformers(tmp_path):
         assert tokenizer.decode(tokenizer.encode(text)) == reference.decode(
             reference(text)["input_ids"], skip_special_tokens=True
         )
+
+
+@pytest.mark.parametrize("adds", [False, True])
+def test_tokenizer_json_alone_says_what_goes_around_a_text(adds, tmp_path):
+    """As in transformers: ``add_bos_token`` in tokenizer_config.json does not overrule it."""
+    from tokenizers import processors
+    from transformers import AutoTokenizer
+
+    folder = tiny_llama(tmp_path / "model")
+    backend = byte_tokenizer()
+    if adds:
+        backend.post_processor = processors.TemplateProcessing(single="<|im_start|> $A", special_tokens=[("<|im_start|>", 1)])
+    backend.save(str(folder / "tokenizer.json"))
+    config = {"bos_token": "<|endoftext|>", "add_bos_token": not adds, "tokenizer_class": "PreTrainedTokenizerFast"}
+    write_json(folder / "tokenizer_config.json", config)
+    expected = AutoTokenizer.from_pretrained(folder)("ab")["input_ids"]
+    assert HFCheckpoint(folder).tokenizer.encode("ab") == expected
+    assert len(expected) == 2 + adds

@@ -20,7 +20,7 @@ from octavo.models.gguf_tokenizer import build_tokenizer, end_tokens, special_to
 from octavo.models.kinds import BLOCKS, common_dtype, row_bytes
 from octavo.models.mapped import tensor_view
 from octavo.models.tokenizer import Tokenizer
-from octavo.models.weights import check_config, match_weights
+from octavo.models.weights import check_config, check_rope, match_weights
 
 ARCHITECTURES = ("llama",)
 ROPE_FACTORS = "rope_freqs.weight"
@@ -94,6 +94,7 @@ class GGUFCheckpoint(Checkpoint):
         check_config(self.path, self.config)
         shapes = {name: info.shape for name, info in self._tensors.items()}
         self._names = match_weights(self.path, self.config, shapes, _file_name, lambda name: name == ROPE_FACTORS)
+        check_rope(self.path, self.config)
 
     def _read_config(self, architecture: str) -> DecoderConfig:
         prefix = architecture + "."

@@ -18,7 +18,7 @@ from octavo.models.hf_config import read_config, read_json
 from octavo.models.kinds import DTYPES, common_dtype
 from octavo.models.mapped import map_file, tensor_bytes, tensor_view
 from octavo.models.tokenizer import Tokenizer, read_tokenizer
-from octavo.models.weights import check_config, match_weights
+from octavo.models.weights import check_config, check_rope, match_weights
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_HEADER = 100_000_000  # bytes; the safetensors library's own limit
@@ -74,6 +74,7 @@ class HFCheckpoint(Checkpoint):
         check_config(self.path, self.config)
         shapes = {name: located.shape for name, located in self._tensors.items()}
         self._names = match_weights(self.path, self.config, shapes, _file_name, self._ignored)
+        check_rope(self.path, self.config)
         for name in self._names.values():
             self._check(name)
         self._memory = {file: map_file(file) for file in {self._tensors[name].file for name in self._names.values()}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 
 from octavo.errors import ModelError
@@ -23,6 +24,16 @@ def check_config(where: str, config: DecoderConfig) -> None:
     for token in (config.bos_token_id, *config.eos_token_ids):
         if token is not None and not 0 <= token < config.vocab:
             raise ModelError(f"{where}: token id {token} lies outside the vocabulary of {config.vocab}.")
+
+
+def check_rope(where: str, config: DecoderConfig) -> None:
+    """Raise ModelError where positions cannot be told apart by angles. To be called once the weights have confirmed the sizes."""
+    try:
+        usable = all(0 < frequency < math.inf for frequency in config.rope.inverse_frequencies())
+    except (OverflowError, ZeroDivisionError):
+        usable = False
+    if not usable:
+        raise ModelError(f"{where}: the rotary base {config.rope.theta:g} and its scaling lead to frequencies out of range.")
 
 
 def match_weights(
