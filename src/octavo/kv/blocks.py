@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from octavo.errors import IntegrityError
 
@@ -175,6 +178,8 @@ class BlockPool:
         blocks are evicted that complete a run. None, and nothing evicted, where they complete none."""
         if self._extents is None:
             raise RuntimeError("this pool was made without runs.")
+        if length > self.available:
+            return None
         start = self._extents.take_run(length)
         if start is None:
             start = self._evict_for_run(self._extents, length)
@@ -228,36 +233,40 @@ class BlockPool:
         self._free.give(list(self.cached))
         self.cached.clear()
 
-    def check(self, holders: Counter[int]) -> None:
-        """Raise IntegrityError unless the books balance. holders: how many sequences hold each block, counted by the caller."""
-        for block, refs in enumerate(self.refs):
-            if refs != holders[block]:
-                raise IntegrityError(f"block {block} has reference count {refs}, but {holders[block]} sequences hold it.")
-        if self.references != sum(self.refs) or self.held != sum(r > 0 for r in self.refs):
+    def check(self, holding: Iterable[list[int]]) -> None:
+        """Raise IntegrityError unless the books balance. holding: the blocks of each sequence, as the caller knows them."""
+        refs = np.array(self.refs)
+        held = self._count(chain.from_iterable(holding))
+        for block in np.flatnonzero(refs != held):
+            raise IntegrityError(f"block {block} has reference count {refs[block]}, but {held[block]} sequences hold it.")
+        counted = int(np.count_nonzero(refs)), int(refs.sum())
+        if (self.held, self.references) != counted:
             raise IntegrityError(
-                f"the pool counts {self.held} held blocks and {self.references} references; the blocks' own counts say "
-                f"{sum(r > 0 for r in self.refs)} and {sum(self.refs)}."
+                f"the pool counts {self.held} held blocks and {self.references} references; by the blocks themselves there are "
+                f"{counted[0]} and {counted[1]}."
             )
-        places = Counter([*self._free, *self.cached])
-        for block, refs in enumerate(self.refs):
-            if places[block] != (refs == 0):
-                raise IntegrityError(
-                    f"block {block} with reference count {refs} is listed {places[block]} times as free or cached."
-                )
+        free, cached, offered = self._count(self._free), self._count(self.cached), np.frombuffer(self.offered, np.uint8)
+        listed = free + cached
+        for block in np.flatnonzero(listed != (refs == 0)):
+            raise IntegrityError(
+                f"block {block} with reference count {refs[block]} is listed {listed[block]} times as free or cached."
+            )
+        for block in np.flatnonzero(cached & ~offered):
+            raise IntegrityError(f"block {block} is cached, but not offered to anyone.")
+        for block in np.flatnonzero(free & offered):
+            raise IntegrityError(f"block {block} is free, but still offered.")
         if len(self._free) + len(self.cached) != self.available:
             raise IntegrityError(
-                f"{len(self._free)} free and {len(self.cached)} cached blocks, but {self.available} are available."
+                f"the pool counts {len(self._free)} free and {len(self.cached)} cached blocks; {self.available} are not held."
             )
-        for block in self.cached:
-            if not self.offered[block]:
-                raise IntegrityError(f"block {block} is cached, but not offered to anyone.")
-        for block in self._free:
-            if self.offered[block]:
-                raise IntegrityError(f"block {block} is free, but still offered.")
         if self._extents is not None:
             for end in self._extents.end_of.values():
                 if end in self._extents.end_of:
                     raise IntegrityError(f"two free runs meet at block {end} and are not joined.")
+
+    def _count(self, blocks: Iterable[int]) -> npt.NDArray[np.int64]:
+        """How often each block occurs."""
+        return np.bincount(np.fromiter(blocks, np.int64), minlength=self.blocks)
 
     def _forget(self, block: int) -> None:
         self.offered[block] = 0

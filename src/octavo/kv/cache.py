@@ -66,7 +66,7 @@ class KVCache:
         """
         if self._sequences[slot] is not None:
             raise ValueError(f"slot {slot} already holds a sequence.")
-        length = limit if whole else len(tokens)
+        length = max(len(tokens), limit) if whole else len(tokens)
         if self.prefix is None:
             if not self.layout.admit(slot, length, expected, limit):
                 return None
@@ -97,12 +97,14 @@ class KVCache:
                 self._offer(slot, sequence, self.prefix, length)
 
     def fork(self, parent: int, child: int, tokens: list[int]) -> bool:
-        """Start a sequence in slot ``child``, which holds nothing, with room for all of ``tokens``; of these it has the parent's
-        computed ones, so as many tokens must be the same as the parent's."""
+        """Start a sequence in slot ``child``, which holds nothing, with room for all of ``tokens``. Those that the parent has
+        computed must begin as the parent's do: their keys and values are there already."""
         source = self._sequences[parent]
         if source is None or self._sequences[child] is not None:
             raise ValueError(f"slot {parent} holds no sequence to fork from, or slot {child} already holds one.")
-        length = min(len(tokens), self.layout.filled[parent])
+        length = min(len(tokens), len(source.tokens), self.layout.filled[parent])
+        if tokens[:length] != source.tokens[:length]:
+            raise ValueError(f"the fork in slot {child} begins with other tokens than the parent in slot {parent} has computed.")
         if not self.layout.fork(parent, child, length):
             return False
         if len(tokens) > length and not self.layout.extend(child, len(tokens)):
@@ -141,7 +143,7 @@ class KVCache:
         return {
             **self.layout.describe(),
             "enable_prefix_caching": "off" if self.prefix is None else f"on, every {self.prefix.unit} tokens",
-            "kv_memory": f"{self.arena.bytes / 2**20:.1f} MiB: {self.capacity} tokens of {spec.token_bytes} bytes ({spec.dtype})",
+            "KV memory": f"{self.arena.bytes / 2**20:.1f} MiB: {self.capacity} tokens of {spec.token_bytes} bytes ({spec.dtype})",
         }
 
     def check(self) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 
 from octavo.errors import IntegrityError
@@ -119,7 +117,7 @@ class Paged(Layout):
         return block
 
     def offered(self) -> set[int]:
-        return {block for block, offered in enumerate(self.pool.offered) if offered}
+        return set(np.flatnonzero(np.frombuffer(self.pool.offered, np.uint8)).tolist())
 
     def withdraw_all(self) -> None:
         self.pool.withdraw_all()
@@ -170,7 +168,7 @@ class Paged(Layout):
         return {"kv_layout": self.name, "block_size": str(self.block_size)}
 
     def check(self) -> None:
-        self.pool.check(Counter(block for blocks in self.blocks for block in blocks))
+        self.pool.check(self.blocks)
         size = self.block_size
         for slot, blocks in enumerate(self.blocks):
             if not self.filled[slot] <= len(blocks) * size >= self.room[slot]:
