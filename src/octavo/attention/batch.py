@@ -13,6 +13,9 @@ from octavo.scheduler.plan import Row
 
 Int64s = npt.NDArray[np.int64]
 
+MAX_KEYS = 2**16  # keys, padding included, that are collected for one group of several rows
+MAX_PAIRS = 2**18  # query-key pairs, padding included, of a group of several rows with several queries each
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -83,6 +86,11 @@ class Group:
         """The group's tokens among the tokens of the step."""
         return slice(int(self.batch.offsets[self.first]), int(self.batch.offsets[self.last]))
 
+    @property
+    def padded(self) -> bool:
+        """Whether some row has fewer tokens than ``queries``."""
+        return self.rows * self.queries > int(self.batch.offsets[self.last] - self.batch.offsets[self.first])
+
     def run_start(self) -> int | None:
         """Where the row's keys begin in the arena if it is one row whose keys lie in one run; otherwise None."""
         slot, context = self.batch.slots[self.first], self.batch.contexts[self.first]
@@ -133,11 +141,10 @@ def first_keys(batch: Batch, window: int | None) -> Int64s:
     return np.maximum(batch.starts - window + 1, 0)
 
 
-def group_rows(batch: Batch, window: int | None, padding: float, budget: int) -> Iterator[Group]:
-    """Cut the batch's rows into groups of neighbours.
+def group_rows(batch: Batch, window: int | None, padding: float) -> Iterator[Group]:
+    """Cut the batch's rows into groups of neighbours, none larger than ``MAX_KEYS`` and ``MAX_PAIRS`` allow.
 
-    padding: how many times as many queries, or keys, as a row has may be computed for it. Below 32 tokens this is not asked.
-    budget:  most query-key pairs in a group of several rows.
+    padding: how many times as many queries, or keys, as a row has may be computed for it. Rows of up to 32 count as 32.
 
     Rows of one token are never in a group with others.
     """
@@ -154,7 +161,8 @@ def group_rows(batch: Batch, window: int | None, padding: float, budget: int) ->
             longest_here, shortest_here = max(longest, int(batch.lengths[last])), min(shortest, int(batch.lengths[last]))
             if most_here > padding * max(least_here, 32) or longest_here > padding * max(shortest_here, 32):
                 break
-            if (last + 1 - first) * most_here * longest_here > budget:
+            rows = last + 1 - first
+            if rows * most_here > MAX_KEYS or (longest_here > 1 and rows * most_here * longest_here > MAX_PAIRS):
                 break
             most, least, longest, shortest = most_here, least_here, longest_here, shortest_here
             last += 1

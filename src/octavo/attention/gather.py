@@ -13,26 +13,20 @@ from torch import Tensor
 from octavo.attention.batch import Batch, Group, group_rows
 from octavo.attention.path import AttentionPath, Prepared
 
-BUDGET = 2**20  # query-key pairs in one padded batch: bounds the buffers where contexts are long
-
 
 class GatherAttention(AttentionPath):
-    """Copies sequence by sequence, layer by layer; sequences of one token are padded to the longest of them."""
+    """Copies sequence by sequence, layer by layer; rows are padded to the longest of them."""
 
     name = "gather"
 
     def describe(self) -> str:
-        return "gather (a copy per sequence and layer, then dense)"
+        return "gather (torch: an indexed copy for each sequence, then dense)"
 
     def groups(self, batch: Batch, window: int | None) -> Iterator[Group]:
-        return group_rows(batch, window, float("inf"), BUDGET)
+        return group_rows(batch, window, float("inf"))
 
-    def fetch(self, prepared: Prepared, cache: Tensor) -> Tensor:
-        group, launches = prepared.group, self.launches
-        space = self.space("kv", (2, group.rows, group.keys, cache.shape[2]))
-        flat = cache.flatten(0, 1)
-        indices = prepared.key_indices().view(2, group.rows, group.keys)
-        for row in range(group.rows):
+    def collect(self, prepared: Prepared, cache: Tensor, out: Tensor) -> None:
+        indices = prepared.key_indices().view(2, prepared.group.rows, -1)
+        for row in range(prepared.group.rows):
             for part in range(2):
-                launches(torch.index_select(flat, 0, indices[part, row], out=space[part, row]))
-        return space
+                self.launches(torch.index_select(cache, 0, indices[part, row], out=out[part, row].view(-1, self.head_dim)))

@@ -24,6 +24,7 @@ from octavo.models.program import (
     Head,
     Linear,
     Norm,
+    Op,
     Program,
     RotateAndStore,
     SelectRows,
@@ -32,7 +33,7 @@ from octavo.runner.base import Runner, StepResult
 from octavo.runner.fused import FusedAttention
 from octavo.runner.launches import Launches
 from octavo.runner.sampler import Int64s, Sampler
-from octavo.runner.weights import TORCH_DTYPES, load, product
+from octavo.runner.weights import TORCH_DTYPES, load, pair_order, product, rows_of
 from octavo.scheduler.plan import Logits, Row, StepPlan
 
 PATHS: dict[str, type[AttentionPath]] = {p.name: p for p in (FusedAttention, GatherAttention, PerRequestAttention)}
@@ -43,7 +44,7 @@ class _Step:
     """What the operations of one step read and write."""
 
     batch: Batch
-    tokens: Tensor  # int64 [tokens]: token ids
+    token_ids: Int64s  # [tokens]
     targets: Tensor  # int64 [tokens]: where keys and values go
     rotation: Tensor  # complex64 [tokens, 1, rope dim / 2]
     cache: Tensor  # compute dtype [layers, 2, arena tokens, kv_heads * dim]
@@ -94,9 +95,9 @@ class TorchRunner(Runner):
         self._rotations = _rotations(config.rope.inverse_frequencies(), max_model_len)
         self._max_batched_tokens = max_batched_tokens
         self._checkpoint = checkpoint
-        self._weights: dict[str, Tensor] = {}
+        self._weight_bytes = 0
         self._products: set[str] = set()
-        self._embeddings = {op.weight for op in program.ops if isinstance(op, Embed)}
+        self._rotated = _feeding_rotations(program)
         with torch.inference_mode():
             self._operations = [self._bind(op) for op in program.ops]
         self._arena: object = None
@@ -133,7 +134,7 @@ class TorchRunner(Runner):
         selected, sampled, slots = _selection(plan.rows, batch)
         step = _Step(
             batch,
-            torch.from_numpy(self._token_ids(plan.rows, batch)),
+            self._token_ids(plan.rows, batch),
             torch.from_numpy(batch.targets),
             self._launches(self._rotations.index_select(0, torch.from_numpy(batch.positions))),
             cache,
@@ -178,7 +179,7 @@ class TorchRunner(Runner):
 
     # One method for each kind of operation: it looks up weights once and returns what a step does.
 
-    def _bind(self, op: object) -> Operation:
+    def _bind(self, op: Op) -> Operation:
         method = getattr(self, f"_{type(op).__name__.lower()}", None)
         if method is None:
             raise ConfigError(f"the torch runner does not know the operation {type(op).__name__}.")
@@ -186,20 +187,20 @@ class TorchRunner(Runner):
         return operation
 
     def _embed(self, op: Embed) -> Operation:
-        weight, launches = self._tensor(op.weight), self._launches
+        # Rows are read from the mapped file: the head often has the same weight, but in packed form, which has no rows to look
+        # up, and a weight is held once.
+        weight, launches = self._checkpoint.tensor(op.weight), self._launches
 
         def run(step: _Step) -> None:
-            rows = launches(weight.index_select(0, step.tokens))
-            if rows.dtype != torch.float32:
-                rows = launches(rows.to(torch.float32))
+            rows = rows_of(weight, step.token_ids)
             step.buffers[op.out] = rows if op.scale == 1.0 else launches(rows.mul_(op.scale))
 
         return run
 
     def _norm(self, op: Norm) -> Operation:
         launches, rms_norm = self._launches, torch.nn.functional.rms_norm
-        weight = self._tensor(op.weight, torch.float32)
-        delta_weight = self._tensor(op.delta_weight, torch.float32) if op.delta_weight else None
+        weight = self._tensor(op.weight)
+        delta_weight = self._tensor(op.delta_weight) if op.delta_weight else None
         shape = list(weight.shape)
 
         def run(step: _Step) -> None:
@@ -218,7 +219,10 @@ class TorchRunner(Runner):
     def _linear(self, op: Linear) -> Operation:
         weight = load(self._checkpoint, op.weights, self._dtype)
         bias = load(self._checkpoint, op.biases, self._dtype) if op.biases else None
-        multiply, launches = self._multiplication(weight, bias, pack=True), self._launches
+        if id(op) in self._rotated:
+            order = self._pair_order()
+            weight, bias = weight[order], None if bias is None else bias[order]
+        multiply, launches = self._multiplication(weight, bias), self._launches
 
         def run(step: _Step) -> None:
             step.buffers[op.out] = launches(multiply(step.buffers[op.x]))
@@ -227,30 +231,27 @@ class TorchRunner(Runner):
 
     def _rotateandstore(self, op: RotateAndStore) -> Operation:
         config, launches, rms_norm = self._config, self._launches, torch.nn.functional.rms_norm
-        heads, kv_heads, dim, rotated = config.heads, config.kv_heads, config.head_dim, config.rope.dim
-        q_norm = self._tensor(op.q_norm, torch.float32) if op.q_norm else None
-        k_norm = self._tensor(op.k_norm, torch.float32) if op.k_norm else None
-        half = rotated // 2
+        heads, both, dim, rotated = config.heads, config.heads + config.kv_heads, config.head_dim, config.rope.dim
+        order = pair_order(1, dim, rotated)
+        q_norm = self._tensor(op.q_norm)[order] if op.q_norm else None
+        k_norm = self._tensor(op.k_norm)[order] if op.k_norm else None
 
         def run(step: _Step) -> None:
-            qkv = step.buffers[op.qkv].view(-1, heads + 2 * kv_heads, dim)
-            both = qkv[:, : heads + kv_heads]
-            if both.dtype != torch.float32:
-                both = launches(both.to(torch.float32))
-            q, k = both[:, :heads], both[:, heads:]
+            qkv = step.buffers[op.qkv].view(-1, both + config.kv_heads, dim)
+            qk = qkv[:, :both]
+            if qk.dtype != torch.float32:
+                qk = launches(qk.to(torch.float32))
             if q_norm is not None:
-                launches(q.copy_(launches(rms_norm(q, [dim], q_norm, op.eps))))
+                launches(qk[:, :heads].copy_(launches(rms_norm(qk[:, :heads], [dim], q_norm, op.eps))))
             if k_norm is not None:
-                launches(k.copy_(launches(rms_norm(k, [dim], k_norm, op.eps))))
-            cos, sin = step.rotation.real, step.rotation.imag
-            first, second = both[..., :half], both[..., half:rotated]
-            turned = launches(launches(first * cos).addcmul_(second, sin, value=-1))
-            launches(launches(second.mul_(cos)).addcmul_(first, sin))
-            launches(first.copy_(turned))
-            if both.dtype != self._dtype:
-                launches(qkv[:, : heads + kv_heads].copy_(both))
-            step.buffers[op.q] = qkv[:, :heads]
-            kv = qkv[:, heads:].reshape(-1, 2, kv_heads * dim).transpose(0, 1)
+                launches(qk[:, heads:].copy_(launches(rms_norm(qk[:, heads:], [dim], k_norm, op.eps))))
+            pairs = torch.view_as_complex(qk[..., :rotated].view(-1, both, rotated // 2, 2))
+            launches(pairs.mul_(step.rotation))
+            q = torch.empty(len(qk), heads, dim, dtype=qkv.dtype)
+            step.buffers[op.q] = launches(q.copy_(qk[:, :heads]))
+            if qk.dtype != qkv.dtype:
+                launches(qkv[:, heads:both].copy_(qk[:, heads:]))
+            kv = qkv[:, heads:].view(len(qkv), 2, -1).transpose(0, 1)
             launches(step.cache[op.layer].index_copy_(1, step.targets, kv))
 
         return run
@@ -292,9 +293,7 @@ class TorchRunner(Runner):
 
     def _head(self, op: Head) -> Operation:
         launches = self._launches
-        # Where the same weight is looked up by the embedding it stays in its plain form, and is held once.
-        tied = op.weight in self._embeddings
-        multiply = self._multiplication(self._tensor(op.weight), None, pack=not tied)
+        multiply = self._multiplication(load(self._checkpoint, (op.weight,), self._dtype), None)
 
         def run(step: _Step) -> None:
             if not len(step.selected):
@@ -309,21 +308,36 @@ class TorchRunner(Runner):
 
         return run
 
-    def _tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
-        """The weight as it is, kept so that it is held once however many operations read it."""
-        if name not in self._weights:
-            self._weights[name] = load(self._checkpoint, (name,), dtype or self._dtype)
-            self._weight_bytes += self._weights[name].nbytes
-        return self._weights[name]
+    def _tensor(self, name: str) -> Tensor:
+        """A norm's weight, in float32."""
+        weight = load(self._checkpoint, (name,), torch.float32)
+        self._weight_bytes += weight.nbytes
+        return weight
 
-    _weight_bytes = 0
-
-    def _multiplication(self, weight: Tensor, bias: Tensor | None, pack: bool) -> Callable[[Tensor], Tensor]:
-        multiply, how = product(weight, bias, pack)
-        if pack:
-            self._weight_bytes += weight.nbytes + (0 if bias is None else bias.nbytes)
+    def _multiplication(self, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+        multiply, how = product(weight, bias)
+        self._weight_bytes += weight.nbytes + (0 if bias is None else bias.nbytes)
         self._products.add(how)
         return multiply
+
+    def _pair_order(self) -> Tensor:
+        """The order of a query-key-value product's rows in which what is rotated together lies side by side."""
+        config = self._config
+        rotated = pair_order(config.heads + config.kv_heads, config.head_dim, config.rope.dim)
+        values = torch.arange(len(rotated), len(rotated) + config.kv_heads * config.head_dim)
+        return torch.cat((rotated, values))
+
+
+def _feeding_rotations(program: Program) -> set[int]:
+    """The products, by identity, whose output a RotateAndStore reads."""
+    writers: dict[str, Op] = {}
+    found = set()
+    for op in program.ops:
+        if isinstance(op, RotateAndStore):
+            found.add(id(writers[op.qkv]))
+        elif isinstance(op, Linear):
+            writers[op.out] = op
+    return found
 
 
 def _rotations(frequencies: list[float], length: int) -> Tensor:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from octavo.models.checkpoint import Checkpoint, RawTensor
 
 TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_SAME_BITS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-ROWS_AT_ONCE = 4096  # of a quantised tensor, dequantised at once: bounds the float32 copy
+ROWS_AT_ONCE = 4096  # of a tensor, as float32: bounds what is needed beside the result
 
 Product = Callable[[Tensor], Tensor]
 
@@ -23,42 +23,43 @@ def load(checkpoint: Checkpoint, names: Sequence[str], dtype: torch.dtype) -> Te
     rows = [raw.shape[0] for raw in raws]
     result = torch.empty((sum(rows), *raws[0].shape[1:]), dtype=dtype)
     for raw, part in zip(raws, torch.split(result, rows), strict=True):
-        _convert(raw, part)
+        if len(raw.shape) == 1:
+            part.copy_(torch.from_numpy(np.array(raw.to_float32())))
+            continue
+        for first in range(0, raw.shape[0], ROWS_AT_ONCE):
+            values = rows_of(raw, slice(first, first + ROWS_AT_ONCE))
+            part[first : first + ROWS_AT_ONCE].copy_(values)
     return result
 
 
-def _convert(raw: RawTensor, out: Tensor) -> None:
-    same = _SAME_BITS.get(raw.kind)
-    if same is not None:
-        # A copy of the bytes: the file's data may be read-only or not aligned, and torch warns of the one and fails on the other.
-        step = max(1, ROWS_AT_ONCE * 4096 // max(1, raw.data.shape[1]))
-        flat = out.view(raw.data.shape[0], -1)
-        for first in range(0, raw.data.shape[0], step):
-            part = np.array(raw.data[first : first + step], order="C")
-            flat[first : first + step].copy_(torch.from_numpy(part).view(same))
-        return
-    if len(raw.shape) == 1:
-        out.copy_(torch.from_numpy(raw.to_float32()))
-        return
-    for first in range(0, raw.shape[0], ROWS_AT_ONCE):
-        data = raw.data[first : first + ROWS_AT_ONCE]
-        values = RawTensor(raw.kind, (data.shape[0], *raw.shape[1:]), data).to_float32()
-        out[first : first + ROWS_AT_ONCE].copy_(torch.from_numpy(values))
+def rows_of(raw: RawTensor, rows: slice | npt.NDArray[np.int64]) -> Tensor:
+    """Some rows of a matrix as float32, a copy."""
+    data = np.array(raw.data[rows], order="C")
+    return torch.from_numpy(RawTensor(raw.kind, (data.shape[0], *raw.shape[1:]), data).to_float32())
 
 
-def product(weight: Tensor, bias: Tensor | None, pack: bool) -> tuple[Product, str]:
+def product(weight: Tensor, bias: Tensor | None) -> tuple[Product, str]:
     """x -> x @ weight.T + bias, and how it is computed.
 
-    pack: let oneDNN reorder the weight into its own blocked form, once. The plain weight is then not kept. Where this torch, CPU
-    or element type has no such form, and without ``pack``, it is torch's linear on the plain weight.
+    oneDNN reorders the weight once into the blocked form that its kernels want; the plain weight is then not kept. Where this
+    torch, CPU or element type has no such form it is torch's linear on the plain weight.
     """
-    if pack:
-        try:
-            packed = torch.ops.mkldnn._reorder_linear_weight(weight, 64)
-            pointwise = torch.ops.mkldnn._linear_pointwise.default
-            pointwise(weight.new_zeros(1, weight.shape[1]), packed, bias, "none", [], "")
-            return lambda x: pointwise(x, packed, bias, "none", [], ""), "oneDNN, weights packed"
-        except (AttributeError, RuntimeError):
-            pass
-    linear = torch.nn.functional.linear
-    return lambda x: linear(x, weight, bias), "torch linear"
+    try:
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight, 64)
+        pointwise = torch.ops.mkldnn._linear_pointwise.default
+        pointwise(weight.new_zeros(1, weight.shape[1]), packed, bias, "none", [], "")
+    except (AttributeError, RuntimeError):
+        linear = torch.nn.functional.linear
+        return lambda x: linear(x, weight, bias), "torch linear"
+    return lambda x: pointwise(x, packed, bias, "none", [], ""), "oneDNN, packed"
+
+
+def pair_order(heads: int, dim: int, rotated: int) -> Tensor:
+    """Row order that puts the two numbers that a rotation turns side by side, in each of ``heads`` heads.
+
+    In a checkpoint number i of a head's first ``rotated`` is turned with number i + rotated / 2. Side by side they are one
+    complex number, and a rotation is one multiplication. Queries and keys are reordered alike: their products stay the same.
+    """
+    within = torch.arange(dim)
+    within[:rotated] = within[:rotated].view(2, -1).t().reshape(-1)
+    return (torch.arange(heads)[:, None] * dim + within).view(-1)
