@@ -1,0 +1,253 @@
+#include "linear.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "activation.h"
+#include "panel.h"
+
+namespace octavo {
+
+namespace {
+
+constexpr size_t kRowBlockBytes = 192 << 10;   // of activations that an item passes over once a panel: they stay in a core's cache
+constexpr size_t kItemBytes = 256 << 10;       // of weights, where few rows make the reading of weights the cost
+constexpr double kItemProducts = 16e6;         // where arithmetic is the cost: tens of microseconds
+constexpr int kItemsPerThread = 4;             // at least, if there are that many panels: claiming evens out
+
+// How a layer is cut: blocks of rows times groups of panels.
+struct Split {
+    int rows, row_blocks;
+    int panels, groups;
+};
+
+Split split(const LinearArgs& args) {
+    const Weight& weight = *args.weight;
+    const int panels = weight_panels(weight);
+    const int unit = args.output == Output::kInt8 ? 2 : 1;  // a block of 32 gated outputs comes from two panels
+    Split split;
+    const int tile = panel_rows(weight.kind);
+    const int fitting = std::max<int>(1, int(kRowBlockBytes / std::max<size_t>(1, args.x_stride)) / tile) * tile;
+    const int blocks = std::max(1, (args.m + fitting - 1) / fitting);
+    split.rows = ((args.m + blocks - 1) / blocks + tile - 1) / tile * tile;
+    split.row_blocks = (args.m + split.rows - 1) / split.rows;
+    const double products = double(kPanel) * weight.k * std::min(args.m, split.rows);
+    const double by_work = std::max(1.0, kItemProducts / products);
+    const double by_bytes = std::max(1.0, double(kItemBytes) / double(panel_bytes(weight.kind, weight.k)));
+    const int wanted = kItemsPerThread * std::max(1, args.threads);
+    const int shared = std::max(1, panels * split.row_blocks / wanted);
+    const int group = std::min({int(by_work), int(by_bytes), shared});
+    split.panels = std::max(unit, group / unit * unit);
+    split.groups = (panels + split.panels - 1) / split.panels;
+    return split;
+}
+
+// One tile's results, [rows][32], and where they belong.
+struct Tile {
+    float* values;
+    int row, rows;  // of y
+    int panel;
+};
+
+char* row_of(const LinearArgs& args, int row) { return static_cast<char*>(args.y) + size_t(row) * args.y_stride; }
+
+void finish_values(const LinearArgs& args, const Tile& tile) {
+    if (args.bias) {
+        const float* bias = args.bias + size_t(tile.panel) * kPanel;
+        for (int r = 0; r < tile.rows; r++)
+            for (int c = 0; c < kPanel; c++) tile.values[r * kPanel + c] += bias[c];
+    }
+    if (args.softcap > 0.0f) {
+        const float cap = args.softcap;
+        for (int i = 0; i < tile.rows * kPanel; i++) tile.values[i] = cap * fast_tanh(tile.values[i] / cap);
+    }
+}
+
+void store(const LinearArgs& args, const Tile& tile) {
+    const int column = tile.panel * kPanel;
+    const int count = std::min(kPanel, args.weight->n - column);
+    for (int r = 0; r < tile.rows; r++) {
+        const float* from = tile.values + r * kPanel;
+        if (args.output == Output::kFloat32) {
+            float* to = reinterpret_cast<float*>(row_of(args, tile.row + r)) + column;
+            if (args.epilogue == Epilogue::kAdd)
+                for (int c = 0; c < count; c++) to[c] += from[c];
+            else
+                std::memcpy(to, from, size_t(count) * sizeof(float));
+        } else {
+            bf16* to = reinterpret_cast<bf16*>(row_of(args, tile.row + r)) + column;
+            for (int c = 0; c < count; c++) to[c] = float_to_bf16(from[c]);
+        }
+    }
+}
+
+// activation(gate) * up of one row: 16 outputs.
+void gate(Epilogue epilogue, const float* __restrict values, float* __restrict out) {
+    if (epilogue == Epilogue::kSilu)
+        for (int c = 0; c < kHalfPanel; c++) out[c] = silu(values[c]) * values[kHalfPanel + c];
+    else
+        for (int c = 0; c < kHalfPanel; c++) out[c] = gelu_tanh(values[c]) * values[kHalfPanel + c];
+}
+
+void store_gated(const LinearArgs& args, const Tile& tile) {
+    const int column = tile.panel * kHalfPanel;
+    const int count = std::min(kHalfPanel, args.weight->n / 2 - column);
+    for (int r = 0; r < tile.rows; r++) {
+        alignas(64) float values[kHalfPanel];
+        gate(args.epilogue, tile.values + r * kPanel, values);
+        if (args.output == Output::kFloat32) {
+            std::memcpy(reinterpret_cast<float*>(row_of(args, tile.row + r)) + column, values, size_t(count) * sizeof(float));
+        } else {
+            bf16* to = reinterpret_cast<bf16*>(row_of(args, tile.row + r)) + column;
+            for (int c = 0; c < count; c++) to[c] = float_to_bf16(values[c]);
+        }
+    }
+}
+
+// Two neighbouring panels give one block of 32 outputs; `upper` is null where the second panel is beyond the weight.
+void store_gated_int8(const LinearArgs& args, const Tile& lower, const float* upper) {
+    const int outputs = args.weight->n / 2;
+    const int column = lower.panel * kHalfPanel;
+    for (int r = 0; r < lower.rows; r++) {
+        alignas(64) float values[kBlock] = {};
+        gate(args.epilogue, lower.values + r * kPanel, values);
+        if (upper) gate(args.epilogue, upper + r * kPanel, values + kHalfPanel);
+        for (int c = std::max(0, outputs - column); c < kBlock; c++) values[c] = 0.0f;
+        quantize_block(values, reinterpret_cast<QuantBlock*>(row_of(args, lower.row + r)) + column / kBlock);
+    }
+}
+
+// A strict comparison in rising order of columns keeps the lowest of equals and never lets a NaN win.
+void update_best(const LinearArgs& args, const Tile& tile, float* best_value, int32_t* best_index) {
+    const int column = tile.panel * kPanel;
+    const int count = std::min(kPanel, args.weight->n - column);
+    for (int r = 0; r < tile.rows; r++) {
+        const float* values = tile.values + r * kPanel;
+        float largest = -INFINITY;
+        for (int c = 0; c < count; c++) largest = values[c] > largest ? values[c] : largest;
+        if (!(largest > best_value[tile.row + r])) continue;
+        int c = 0;
+        while (values[c] != largest) c++;
+        best_value[tile.row + r] = largest;
+        best_index[tile.row + r] = column + c;
+    }
+}
+
+void multiply(const LinearArgs& args, int panel, int row, int rows, float* out, float* scratch) {
+    const Weight& weight = *args.weight;
+    const char* data = static_cast<const char*>(weight.data) + size_t(panel) * panel_bytes(weight.kind, weight.k);
+    const char* x = static_cast<const char*>(args.x) + size_t(row) * args.x_stride;
+    if (weight.kind == Kind::kBf16)
+        bf16_panel(data, weight.k, x, args.x_stride, rows, out, scratch);
+    else
+        quantized_panel(weight.kind, data, weight.k, x, args.x_stride, rows, out);
+}
+
+}  // namespace
+
+const char* linear_error(const LinearArgs& args) {
+    const Weight* weight = args.weight;
+    if (!weight || !weight->data) return "a linear layer needs a packed weight.";
+    const bool gated = args.epilogue == Epilogue::kSilu || args.epilogue == Epilogue::kGelu;
+    if (gated != weight->gated) return "a gated weight goes with the epilogues SILU and GELU, and they with it.";
+    if (args.m < 0) return "the number of rows is at least 0.";
+    if (!args.x || args.x_stride < size_t(weight->k) * 2) return "a row of activations has 2 bytes a value (bf16, or blocks of 64 bytes).";
+    if (kind_is_quantized(weight->kind) && (reinterpret_cast<uintptr_t>(args.x) % 64 != 0 || args.x_stride % 64 != 0))
+        return "rows of quantised activations start at multiples of 64 bytes.";
+    if (args.epilogue == Epilogue::kArgmax && (!args.best_value || !args.best_index)) return "ARGMAX needs room for its partial results.";
+    if (!args.y && args.epilogue != Epilogue::kArgmax) return "a linear layer needs room for its results.";
+    if (args.epilogue == Epilogue::kAdd || args.epilogue == Epilogue::kArgmax) {
+        if (args.output != Output::kFloat32) return "ADD and ARGMAX have float32 results.";
+    }
+    if (args.output == Output::kInt8 && !gated) return "int8 results come from gated epilogues only.";
+    if (args.softcap > 0.0f && args.epilogue != Epilogue::kStore && args.epilogue != Epilogue::kArgmax)
+        return "a soft cap goes with STORE and ARGMAX only.";
+    return nullptr;
+}
+
+int linear_items(const LinearArgs& args) {
+    if (args.m == 0) return 0;
+    const Split s = split(args);
+    return s.row_blocks * s.groups;
+}
+
+void linear_item(const LinearArgs& args, int item, Scratch& scratch) {
+    const Split s = split(args);
+    const Weight& weight = *args.weight;
+    const int tile_rows = panel_rows(weight.kind);
+    const int begin = item / s.groups * s.rows, end = std::min(args.m, begin + s.rows);
+    const int first = item % s.groups * s.panels, last = std::min(weight_panels(weight), first + s.panels);
+    const int tiles = (end - begin + tile_rows - 1) / tile_rows;
+    float* values = scratch.get<float>(size_t(tile_rows) * 2 * kPanel + panel_scratch(weight.kind, weight.k));
+    float* upper = values + tile_rows * kPanel;
+    float* work = upper + tile_rows * kPanel;
+
+    float* best_value = nullptr;
+    int32_t* best_index = nullptr;
+    if (args.epilogue == Epilogue::kArgmax) {
+        best_value = args.best_value + size_t(item) * args.m;
+        best_index = args.best_index + size_t(item) * args.m;
+        std::fill(best_value, best_value + args.m, -INFINITY);
+        std::fill(best_index, best_index + args.m, 0);
+    }
+
+    const int unit = args.output == Output::kInt8 ? 2 : 1;
+    for (int panel = first; panel < last; panel += unit) {
+        for (int t = 0; t < tiles; t++) {  // tiles of nearly equal height
+            const int row = begin + int(long(end - begin) * t / tiles);
+            const int rows = begin + int(long(end - begin) * (t + 1) / tiles) - row;
+            const Tile tile{values, row, rows, panel};
+            multiply(args, panel, row, rows, values, work);
+            finish_values(args, tile);
+            if (args.output == Output::kInt8) {
+                const bool pair = panel + 1 < last;
+                if (pair) {
+                    multiply(args, panel + 1, row, rows, upper, work);
+                    finish_values(args, Tile{upper, row, rows, panel + 1});
+                }
+                store_gated_int8(args, tile, pair ? upper : nullptr);
+            } else if (weight.gated) {
+                store_gated(args, tile);
+            } else {
+                if (args.y) store(args, tile);
+                if (best_value) update_best(args, tile, best_value, best_index);
+            }
+        }
+    }
+}
+
+void linear_argmax(const LinearArgs& args, int32_t* columns) {
+    const int items = linear_items(args);
+    for (int row = 0; row < args.m; row++) {
+        float value = -INFINITY;
+        int32_t column = 0;
+        for (int item = 0; item < items; item++) {
+            const float other = args.best_value[size_t(item) * args.m + row];
+            const int32_t index = args.best_index[size_t(item) * args.m + row];
+            if (other > value || (other == value && index < column)) {
+                value = other;
+                column = index;
+            }
+        }
+        columns[row] = column;
+    }
+}
+
+size_t linear_stride(int k) {
+    const size_t bytes = (size_t(k) + kBlock - 1) / kBlock * kBlock * 2;
+    return bytes % 1024 == 0 ? bytes + 64 : bytes;
+}
+
+void pack_bias(const Weight& weight, const float* bias, float* out) {
+    const int columns = weight_panels(weight) * kPanel;
+    for (int column = 0; column < columns; column++) {
+        if (weight.gated) {
+            const int row = column / kPanel * kHalfPanel + column % kHalfPanel, up = column % kPanel / kHalfPanel;
+            out[column] = row < weight.n / 2 ? bias[up * (weight.n / 2) + row] : 0.0f;
+        } else {
+            out[column] = column < weight.n ? bias[column] : 0.0f;
+        }
+    }
+}
+
+}  // namespace octavo

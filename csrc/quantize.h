@@ -1,0 +1,79 @@
+// Quantised activations: what 4- and 8-bit weights are multiplied with.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "bf16.h"
+#include "scratch.h"
+
+namespace octavo {
+
+constexpr int kBlock = 32;  // values that share a scale, in activations and (apart from Q6_K's 16) in weights
+
+// 32 activations as int8 with one scale: value ~ scale * q. A row is k/32 of these; each fills one cache line.
+//
+// scale = largest magnitude / 127, q = round to nearest even of value * (127 / largest magnitude). A block whose largest magnitude
+// is below 1e-30 counts as zeros. A block with a NaN or an infinity gets such a scale, and so makes the row's results non-finite.
+// The sums let kernels treat weights as unsigned: sum (w - zero) q = sum w q - zero * sum q, with -zero * sum q where the exact
+// integer accumulation starts.
+struct alignas(64) QuantBlock {
+    int8_t q[kBlock];
+    float scale;
+    float scaled_sum;            // scale * sum, for weights that have a minimum
+    int32_t sum;                 // of q
+    int32_t minus_8_sum;         // Q4_0: zero is at 8
+    int32_t minus_128_sum;       // Q8_0, stored with 128 added
+    int32_t minus_32_half[2];    // Q6_K: zero is at 32, scales are for 16 values each
+    int32_t unused;
+};
+static_assert(sizeof(QuantBlock) == 64, "a block is a cache line");
+
+constexpr float kSmallestMagnitude = 1e-30f;
+
+// The one definition of the rounding, compiled for every ISA (with -ffp-contract=off: a fused multiply-add would round differently).
+inline void quantize_block(const float* values, QuantBlock* out) {
+    uint32_t largest = 0;  // of the magnitudes' bits, which order like the magnitudes, NaN above all
+    for (int i = 0; i < kBlock; i++) {
+        const uint32_t magnitude = float_to_bits(values[i]) & 0x7fffffff;
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    const float magnitude = bits_to_float(largest);
+    const bool zero = magnitude < kSmallestMagnitude;
+    const float scale = zero ? 0.0f : magnitude / 127.0f;
+    const float inverse = zero ? 0.0f : 127.0f / magnitude;
+    int32_t q[kBlock];
+    for (int i = 0; i < kBlock; i++) {
+        // Adding 1.5 * 2^23 leaves the nearest integer, ties to even, in the low bits.
+        q[i] = int32_t(float_to_bits(values[i] * inverse + 12582912.0f) - 0x4b400000u);
+    }
+    int32_t half[2] = {0, 0};
+    for (int i = 0; i < kBlock / 2; i++) half[0] += int8_t(q[i]);
+    for (int i = kBlock / 2; i < kBlock; i++) half[1] += int8_t(q[i]);
+    for (int i = 0; i < kBlock; i++) out->q[i] = int8_t(q[i]);
+    const int32_t sum = half[0] + half[1];
+    out->scale = scale;
+    out->scaled_sum = scale * float(sum);
+    out->sum = sum;
+    out->minus_8_sum = -8 * sum;
+    out->minus_128_sum = -128 * sum;
+    out->minus_32_half[0] = -32 * half[0];
+    out->minus_32_half[1] = -32 * half[1];
+    out->unused = 0;
+}
+
+// Rows of float32 or bf16 to rows of QuantBlock; k is rounded up to a multiple of 32 with zeros.
+struct QuantizeArgs {
+    const void* x;    // [m][k]
+    size_t x_stride;  // bytes between rows
+    bool x_is_bf16;   // else float32
+    QuantBlock* y;
+    size_t y_stride;  // bytes between rows
+    int m;
+    int k;
+};
+
+int quantize_items(const QuantizeArgs& args);
+void quantize_item(const QuantizeArgs& args, int item, Scratch& scratch);
+
+}  // namespace octavo

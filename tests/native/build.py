@@ -1,0 +1,68 @@
+"""Builds of the native library for tests: one shared object per instruction set that this machine can run, and one that emulates AMX."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+SOURCES = Path(__file__).resolve().parents[2] / "csrc"
+COMMON = "-O3 -std=c++17 -fPIC -fvisibility=hidden -ffp-contract=off -Wno-maybe-uninitialized -pthread".split()
+AVX2 = "-mavx2 -mfma -mf16c".split()
+AVX512 = [*AVX2, *"-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16".split()]
+FLAGS = {
+    "baseline": [],
+    "avx2": AVX2,
+    "avx512": AVX512,
+    "amx-emulated": [*AVX512, "-DOCTAVO_EMULATE_AMX"],
+    "amx": [*AVX512, *"-mamx-tile -mamx-bf16 -mamx-int8".split()],
+}
+NEEDS = {
+    "baseline": set(),
+    "avx2": {"avx2", "fma", "f16c"},
+    "avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "avx512_bf16"},
+    "amx-emulated": {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "avx512_bf16"},
+    "amx": {"amx_tile", "amx_bf16", "amx_int8", "avx512_bf16", "avx512_vnni"},
+}
+
+
+def cpu_flags() -> set[str]:
+    """This machine's CPU flags by Linux's names; empty where /proc/cpuinfo has none."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("flags"):
+            return set(line.split(":", 1)[1].split())
+    return set()
+
+
+def available() -> list[str]:
+    """The builds that can run here; none without a compiler."""
+    if shutil.which("g++") is None:
+        return []
+    return [isa for isa, needs in NEEDS.items() if needs <= cpu_flags()]
+
+
+@functools.cache
+def library(isa: str, prefixes: tuple[str, ...]) -> ctypes.CDLL:
+    """The sources whose names begin with one of ``prefixes``, built for ``isa``; kept between runs under the hash of all sources."""
+    files = sorted(path for path in SOURCES.glob("*.cpp") if path.name.startswith(prefixes))
+    digest = hashlib.sha256(repr((isa, FLAGS[isa], COMMON, [path.name for path in files])).encode())
+    for path in (*files, *sorted(SOURCES.glob("*.h"))):
+        digest.update(path.read_bytes())
+    folder = Path(tempfile.gettempdir()) / f"octavo-native-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    target = folder / f"{isa}-{digest.hexdigest()[:16]}.so"
+    if not target.exists():
+        with tempfile.TemporaryDirectory(dir=folder) as work:
+            objects = [Path(work) / f"{path.stem}.o" for path in files]
+            compile_one = ["g++", *COMMON, *FLAGS[isa], f'-DOCTAVO_ISA_NAME="{isa}"', "-c"]
+            for path, target_object in zip(files, objects, strict=True):
+                subprocess.run([*compile_one, path, "-o", target_object], check=True)
+            built = Path(work) / target.name
+            subprocess.run(["g++", "-shared", "-pthread", *objects, "-o", built], check=True)
+            built.replace(target)
+    return ctypes.CDLL(str(target))
