@@ -185,7 +185,7 @@ def test_an_id_in_use_is_refused() -> None:
     ("model", "sentence"),
     [
         (fake.REFUSED, "^model is refused: this core takes any other.$"),
-        (fake.BROKEN, "^the engine could not start: KeyError: 'a fault while building'$"),
+        (fake.BROKEN, "^The engine could not start: KeyError: 'a fault while building'$"),
         (fake.GONE, "^The engine process ended with status 9.$"),
     ],
 )

@@ -194,7 +194,7 @@ def test_when_the_engine_dies_every_client_is_told(model: Path, body: dict[str, 
         assert health.status_code == 503
         assert sentence in health.json()["error"]["message"]
         later = post(server, LONG)
-        assert (later.status_code, later.json()["error"]["code"]) == (503, "engine_dead")
+        assert (later.status_code, later.json()["error"]["code"]) == (503, "engine_unavailable")
         assert server.http.get("/metrics").status_code == 200
         server.process.send_signal(signal.SIGTERM)
         assert server.wait() == 1
@@ -218,7 +218,7 @@ def test_a_fault_on_one_request_is_told_and_the_rest_goes_on(server: Running) ->
     ("engine_model", "sentence"),
     [
         (fake.REFUSED, "octavo: model is refused: this core takes any other."),
-        (fake.BROKEN, "octavo: the engine could not start: KeyError: 'a fault while building'"),
+        (fake.BROKEN, "octavo: The engine could not start: KeyError: 'a fault while building'"),
         (fake.GONE, "octavo: The engine process ended with status 9."),
     ],
 )

@@ -49,14 +49,14 @@ class EngineProcess:
             self._send(Failed(str(error)))
             return 1
         except Exception as error:
-            return self._fail("the engine could not start", error)
+            return self._fail("The engine could not start", error)
         gc.collect()
         gc.freeze()  # what was built stays; collections from here on look only at what requests bring
         try:
             self._loop(core)
             core.close()
         except Exception as error:
-            return self._fail("the engine stopped", error)
+            return self._fail("The engine stopped", error)
         return 0
 
     def _loop(self, core: EngineCore) -> None:
@@ -95,7 +95,7 @@ class EngineProcess:
             self._send(Rejected(request.id, str(error), error.param))
         except Exception as error:
             traceback.print_exc()
-            self._send(Rejected(request.id, f"the engine could not take the request: {_describe(error)}", internal=True))
+            self._send(Rejected(request.id, f"The engine could not take the request: {_describe(error)}", internal=True))
 
     def _send(self, message: FromEngine) -> None:
         self._socket.send(self._encode(message))

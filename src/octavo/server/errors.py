@@ -15,7 +15,7 @@ from octavo.server.protocol import ErrorBody, ErrorResponse
 
 logger = logging.getLogger(__name__)
 
-CODES = {401: "invalid_api_key", 404: "not_found", 405: "method_not_allowed", 413: "request_too_large", 503: "engine_dead"}
+CODES = {401: "invalid_api_key", 404: "not_found", 405: "method_not_allowed", 413: "request_too_large", 503: "engine_unavailable"}
 UNEXPECTED = "The server failed on this request; its log says where."
 
 

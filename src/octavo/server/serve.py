@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -25,6 +26,7 @@ from octavo.version import __version__
 
 BACKLOG = 2048
 ENGINE_GRACE_S = 5.0  # for the engine to end once no request is left
+KEEP_ALIVE_S = 75  # longer than clients keep connections, so that they close them and no request meets a closed one
 LAST_ANSWERS_S = 5  # for connections to take what they are told when the time to finish is over
 NOT_FOLLOWED = ("repetition_penalty", "min_p")  # of generation_config.json: changes the output, but is not supported yet
 
@@ -140,12 +142,15 @@ class _Serving:
                 log_level="warning",
                 access_log=False,
                 ws="none",
+                timeout_keep_alive=KEEP_ALIVE_S,
                 proxy_headers=False,
                 server_header=False,
                 timeout_graceful_shutdown=int(self._config.shutdown_timeout) + LAST_ANSWERS_S,
             )
         )
         serving = asyncio.create_task(http.serve(sockets=[self._listener]))
+        gc.collect()
+        gc.freeze()  # what is there now stays; collections from here on look only at what requests bring
         self._announce(service)
         stopped = asyncio.create_task(self._stop.wait())
         await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
