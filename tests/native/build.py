@@ -1,4 +1,4 @@
-"""Builds of the native library for tests: one shared object per instruction set that this machine can run, and one that emulates AMX."""
+"""Builds of the native library for tests: one for each instruction set that this machine runs, and one that emulates AMX."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import ctypes
 import functools
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parents[2] / "csrc"
-COMMON = "-O3 -std=c++17 -fPIC -fvisibility=hidden -ffp-contract=off -Wno-maybe-uninitialized -pthread".split()
-AVX2 = "-mavx2 -mfma -mf16c".split()
-AVX512 = [*AVX2, *"-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16".split()]
+COMMON = ["-O3", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-Wno-maybe-uninitialized", "-pthread"]
+AVX2 = ["-mavx2", "-mfma", "-mf16c"]
+AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mavx512bf16"]
 FLAGS = {
     "baseline": [],
     "avx2": AVX2,
     "avx512": AVX512,
     "amx-emulated": [*AVX512, "-DOCTAVO_EMULATE_AMX"],
-    "amx": [*AVX512, *"-mamx-tile -mamx-bf16 -mamx-int8".split()],
+    "amx": [*AVX512, "-mamx-tile", "-mamx-bf16", "-mamx-int8"],
 }
 NEEDS = {
     "baseline": set(),
@@ -46,12 +47,25 @@ def available() -> list[str]:
     return [isa for isa, needs in NEEDS.items() if needs <= cpu_flags()]
 
 
+def _with_headers(files: list[Path]) -> list[Path]:
+    """The files and every header of ours that they include, directly or not."""
+    found = dict.fromkeys(files)
+    waiting = list(files)
+    while waiting:
+        for name in re.findall(r'#include "(.+?)"', waiting.pop().read_text()):
+            header = SOURCES / name
+            if header not in found:
+                found[header] = None
+                waiting.append(header)
+    return sorted(found)
+
+
 @functools.cache
 def library(isa: str, prefixes: tuple[str, ...]) -> ctypes.CDLL:
-    """The sources whose names begin with one of ``prefixes``, built for ``isa``; kept between runs under the hash of all sources."""
+    """The sources whose names begin with one of ``prefixes``, built for ``isa``; kept between runs under a hash of their text."""
     files = sorted(path for path in SOURCES.glob("*.cpp") if path.name.startswith(prefixes))
     digest = hashlib.sha256(repr((isa, FLAGS[isa], COMMON, [path.name for path in files])).encode())
-    for path in (*files, *sorted(SOURCES.glob("*.h"))):
+    for path in _with_headers(files):
         digest.update(path.read_bytes())
     folder = Path(tempfile.gettempdir()) / f"octavo-native-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
