@@ -1,0 +1,386 @@
+// The two products of attention over one tile of tokens, and the packed forms of queries, keys, values and probabilities that they
+// read. One variant per ISA, all with the same members; the rest of attention is written once, on `Products`.
+//
+// Every score is one chain of additions over the head's dimensions, every output one chain over the tile's tokens, whatever the
+// number of rows. Callers may leave out tokens at either end of a tile: their probabilities are zero and would add nothing.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "bf16.h"
+#include "exp.h"
+#include "kv_view.h"
+#include "lanes.h"
+
+namespace octavo {
+
+constexpr int kTile = 128;      // tokens of a tile; tiles begin at multiples of it
+constexpr int kTokenStep = 32;  // products work on whole steps of this many tokens
+
+inline void prefetch_line(const char* address) { __builtin_prefetch(address, 0, 2); }
+
+// Brings the rows of the next tile into the cache, a few lines at a time, while this one is computed. That makes the speed of
+// reading independent of where the rows lie.
+class Prefetcher {
+public:
+    Prefetcher(const char* const* rows, int count, int64_t offset, int lines)
+        : row_(rows), end_(rows + count), offset_(offset), lines_(lines) {}
+
+    void step(int lines) {
+        for (; lines > 0 && row_ != end_; --lines) {
+            prefetch_line(*row_ + offset_ + line_ * 64);
+            if (++line_ == lines_) {
+                line_ = 0;
+                ++row_;
+            }
+        }
+    }
+
+private:
+    const char* const* row_;
+    const char* const* end_;
+    int64_t offset_;
+    int lines_;
+    int line_ = 0;
+};
+
+#if defined(__AVX512BF16__)
+
+// Products in bfloat16 with float32 sums (VDPBF16PS). Probabilities are rounded to bfloat16; their sum is that of the rounded ones.
+struct Bf16Products {
+    using Packed = bf16;
+    static constexpr int kStrip = 6;                                     // rows computed together
+    static int padded(int head_dim) { return (head_dim + 31) / 32 * 32; }  // dimensions are padded with zeros
+
+    // [padded]
+    static void pack_query(const bf16* query, int head_dim, Packed* packed) {
+        std::memcpy(packed, query, size_t(head_dim) * 2);
+        std::memset(packed + head_dim, 0, size_t(padded(head_dim) - head_dim) * 2);
+    }
+
+    // Keys as [block of 16 tokens][pair of dimensions][16 tokens][2]: a vector holds one pair of dimensions of 16 tokens.
+    // rows[t] + offset is where the head's dimensions of the tile's token t begin. begin and end are multiples of kTokenStep.
+    template <KvKind kind>
+    static void pack_keys(const char* const* rows, int64_t offset, int head_dim, int begin, int end, Packed* packed, Prefetcher& next) {
+        const int width = padded(head_dim);
+        const int lines = head_dim / 4 * (kind == KvKind::kBf16 ? 2 : 1);
+        for (int token = begin; token < end; token += 16) {
+            for (int dim = 0; dim < width; dim += 32) {
+                __m512i block[16];
+                for (int i = 0; i < 16; ++i) block[i] = load_dims<kind>(rows[token + i] + offset, dim, head_dim);
+                transpose(block);
+                Packed* out = packed + int64_t(token) * width + dim * 16;
+                for (int i = 0; i < 16; ++i) _mm512_store_si512(out + i * 32, block[i]);
+            }
+            next.step(lines);
+        }
+    }
+
+    // Values as [pair of tokens][padded][2], the dimensions of each 32 in the order that unpacking leaves them in: see natural_order.
+    template <KvKind kind>
+    static void pack_values(const char* const* rows, int64_t offset, int head_dim, int begin, int end, Packed* packed, Prefetcher& next) {
+        const int width = padded(head_dim);
+        const int lines = head_dim / 4 * (kind == KvKind::kBf16 ? 2 : 1);
+        for (int token = begin; token < end; token += 16) {
+            for (int i = token; i < token + 16; i += 2) {
+                for (int dim = 0; dim < width; dim += 32) {
+                    const __m512i even = load_dims<kind>(rows[i] + offset, dim, head_dim);
+                    const __m512i odd = load_dims<kind>(rows[i + 1] + offset, dim, head_dim);
+                    Packed* out = packed + int64_t(i) * width + dim * 2;
+                    _mm512_store_si512(out, _mm512_unpacklo_epi16(even, odd));
+                    _mm512_store_si512(out + 32, _mm512_unpackhi_epi16(even, odd));
+                }
+            }
+            next.step(lines);
+        }
+    }
+
+    // scores[row][token] = query . key for tokens [begin, end).
+    static void scores(const Packed* queries, int rows, const Packed* keys, int head_dim, int begin, int end, float* scores) {
+        switch (rows) {
+            case 1: return score_rows<1>(queries, keys, padded(head_dim), begin, end, scores);
+            case 2: return score_rows<2>(queries, keys, padded(head_dim), begin, end, scores);
+            case 3: return score_rows<3>(queries, keys, padded(head_dim), begin, end, scores);
+            case 4: return score_rows<4>(queries, keys, padded(head_dim), begin, end, scores);
+            case 5: return score_rows<5>(queries, keys, padded(head_dim), begin, end, scores);
+            default: return score_rows<6>(queries, keys, padded(head_dim), begin, end, scores);
+        }
+    }
+
+    // Takes the probabilities of one row for a step of tokens; returns `sum` plus theirs, in whatever lanes.
+    static Lanes put_probabilities(const Lanes* p, Packed* packed, Lanes sum) {
+        const __m512bh pair = _mm512_cvtne2ps_pbh(p[1].v, p[0].v);
+        std::memcpy(packed, &pair, sizeof pair);
+        return {_mm512_dpbf16_ps(sum.v, pair, (__m512bh)_mm512_set1_epi16(0x3f80))};
+    }
+
+    // out[row][dim] = sum over tokens [begin, end) of probability times value.
+    static void weigh(const Packed* probabilities, int rows, const Packed* values, int head_dim, int begin, int end, float* out, int ld) {
+        switch (rows) {
+            case 1: return weigh_rows<1>(probabilities, values, padded(head_dim), begin, end, out, ld);
+            case 2: return weigh_rows<2>(probabilities, values, padded(head_dim), begin, end, out, ld);
+            case 3: return weigh_rows<3>(probabilities, values, padded(head_dim), begin, end, out, ld);
+            case 4: return weigh_rows<4>(probabilities, values, padded(head_dim), begin, end, out, ld);
+            case 5: return weigh_rows<5>(probabilities, values, padded(head_dim), begin, end, out, ld);
+            default: return weigh_rows<6>(probabilities, values, padded(head_dim), begin, end, out, ld);
+        }
+    }
+
+    // Writes factor * out in the natural order of dimensions. + 0 turns -0 into 0: which tokens were left out must not show.
+    static void finish(const float* out, float factor, int head_dim, bf16* target) {
+        const __m512 scale = _mm512_set1_ps(factor), zero = _mm512_setzero_ps();
+        const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+        const __m512i second = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
+        for (int dim = 0; dim < head_dim; dim += 32) {
+            const __m512 low = _mm512_fmadd_ps(_mm512_loadu_ps(out + dim), scale, zero);
+            const __m512 high = _mm512_fmadd_ps(_mm512_loadu_ps(out + dim + 16), scale, zero);
+            const __m512 a = _mm512_permutex2var_ps(low, first, high), b = _mm512_permutex2var_ps(low, second, high);
+            const __m512bh both = _mm512_cvtne2ps_pbh(b, a);
+            _mm512_mask_storeu_epi16(target + dim, head_dim - dim >= 32 ? 0xffffffffu : 0xffffu, (__m512i)both);
+        }
+    }
+
+private:
+    // 32 dimensions of a token as bfloat16, zeros beyond the head.
+    template <KvKind kind>
+    static __m512i load_dims(const char* head, int dim, int head_dim) {
+        if constexpr (kind == KvKind::kBf16) {
+            if (head_dim - dim >= 32) return _mm512_loadu_si512(head + dim * 2);
+            return _mm512_maskz_loadu_epi16(0xffffu, head + dim * 2);
+        } else {
+            const __m256i bytes = head_dim - dim >= 32 ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(head + dim))
+                                                       : _mm256_maskz_loadu_epi8(0xffffu, head + dim);
+            const __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_castsi256_si128(bytes)));
+            const __m512 high = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_extracti128_si256(bytes, 1)));
+            return (__m512i)_mm512_cvtne2ps_pbh(high, low);  // exact: an int8 fits a bfloat16
+        }
+    }
+
+    // 16 rows of 16 32-bit values become 16 columns.
+    static void transpose(__m512i* r) {
+        __m512i t[16];
+        for (int i = 0; i < 16; i += 2) {
+            t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+            t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+        }
+        for (int i = 0; i < 16; i += 4) {
+            r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+            r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+            r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+            r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+        }
+        // r[4 a + c] holds, in 128-bit lane l, column 4 l + c of rows 4 a .. 4 a + 3.
+        for (int c = 0; c < 4; ++c) {
+            t[c] = _mm512_shuffle_i32x4(r[c], r[4 + c], 0x88);
+            t[4 + c] = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0x88);
+            t[8 + c] = _mm512_shuffle_i32x4(r[c], r[4 + c], 0xdd);
+            t[12 + c] = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0xdd);
+        }
+        for (int c = 0; c < 4; ++c) {
+            r[c] = _mm512_shuffle_i32x4(t[c], t[4 + c], 0x88);
+            r[8 + c] = _mm512_shuffle_i32x4(t[c], t[4 + c], 0xdd);
+            r[4 + c] = _mm512_shuffle_i32x4(t[8 + c], t[12 + c], 0x88);
+            r[12 + c] = _mm512_shuffle_i32x4(t[8 + c], t[12 + c], 0xdd);
+        }
+    }
+
+    static __m512bh broadcast_pair(const Packed* pair) {
+        int32_t bits;
+        std::memcpy(&bits, pair, 4);
+        return (__m512bh)_mm512_set1_epi32(bits);
+    }
+
+    static __m512bh load_pairs(const Packed* pairs) { return (__m512bh)_mm512_load_si512(pairs); }
+
+    template <int rows>
+    static void score_rows(const Packed* queries, const Packed* keys, int width, int begin, int end, float* scores) {
+        int token = begin;
+        for (; token + 64 <= end; token += 64) score_block<rows, 4>(queries, keys + int64_t(token) * width, width, scores + token);
+        if (token < end) score_block<rows, 2>(queries, keys + int64_t(token) * width, width, scores + token);
+    }
+
+    template <int rows, int blocks>
+    static void score_block(const Packed* queries, const Packed* keys, int width, float* scores) {
+        __m512 sum[rows][blocks];
+        for (int r = 0; r < rows; ++r) {
+            for (int b = 0; b < blocks; ++b) sum[r][b] = _mm512_setzero_ps();
+        }
+        for (int dim = 0; dim < width; dim += 2) {
+            __m512bh key[blocks];
+            for (int b = 0; b < blocks; ++b) key[b] = load_pairs(keys + b * 16 * width + dim * 16);
+            for (int r = 0; r < rows; ++r) {
+                const __m512bh query = broadcast_pair(queries + r * width + dim);
+                for (int b = 0; b < blocks; ++b) sum[r][b] = _mm512_dpbf16_ps(sum[r][b], key[b], query);
+            }
+        }
+        for (int r = 0; r < rows; ++r) {
+            for (int b = 0; b < blocks; ++b) _mm512_storeu_ps(scores + r * kTile + b * 16, sum[r][b]);
+        }
+    }
+
+    template <int rows>
+    static void weigh_rows(const Packed* p, const Packed* values, int width, int begin, int end, float* out, int ld) {
+        int dim = 0;
+        for (; dim + 64 <= width; dim += 64) weigh_block<rows, 4>(p, values + dim * 2, width, begin, end, out + dim, ld);
+        if (dim < width) weigh_block<rows, 2>(p, values + dim * 2, width, begin, end, out + dim, ld);
+    }
+
+    template <int rows, int blocks>
+    static void weigh_block(const Packed* p, const Packed* values, int width, int begin, int end, float* out, int ld) {
+        __m512 sum[rows][blocks];
+        for (int r = 0; r < rows; ++r) {
+            for (int b = 0; b < blocks; ++b) sum[r][b] = _mm512_setzero_ps();
+        }
+        for (int token = begin; token < end; token += 2) {
+            __m512bh value[blocks];
+            for (int b = 0; b < blocks; ++b) value[b] = load_pairs(values + int64_t(token) * width + b * 32);
+            for (int r = 0; r < rows; ++r) {
+                const __m512bh weight = broadcast_pair(p + r * kTile + token);
+                for (int b = 0; b < blocks; ++b) sum[r][b] = _mm512_dpbf16_ps(sum[r][b], value[b], weight);
+            }
+        }
+        for (int r = 0; r < rows; ++r) {
+            for (int b = 0; b < blocks; ++b) _mm512_storeu_ps(out + int64_t(r) * ld + b * 16, sum[r][b]);
+        }
+    }
+};
+
+using Products = Bf16Products;
+
+#else
+
+// Products in float32. Keys and values are widened once per tile.
+struct FloatProducts {
+    using Packed = float;
+    static constexpr int kStrip = 4;
+    static int padded(int head_dim) { return head_dim; }
+
+    static void pack_query(const bf16* query, int head_dim, Packed* packed) {
+        for (int i = 0; i < head_dim; ++i) packed[i] = bf16_to_float(query[i]);
+    }
+
+    // Keys as [block of Lanes::count tokens][dimension][token of the block].
+    template <KvKind kind>
+    static void pack_keys(const char* const* rows, int64_t offset, int head_dim, int begin, int end, Packed* packed, Prefetcher& next) {
+        const int lines = head_dim / 64 * (kind == KvKind::kBf16 ? 4 : 2) * Lanes::count / 16 + 1;
+        for (int token = begin; token < end; token += Lanes::count) {
+            Packed* block = packed + int64_t(token) * head_dim;
+            for (int dim = 0; dim < head_dim; dim += Lanes::count) {
+                Packed square[Lanes::count][Lanes::count];
+                for (int i = 0; i < Lanes::count; ++i) load_dims<kind>(rows[token + i] + offset, dim, square[i]);
+                for (int d = 0; d < Lanes::count; ++d) {
+                    for (int i = 0; i < Lanes::count; ++i) block[(dim + d) * Lanes::count + i] = square[i][d];
+                }
+            }
+            next.step(lines);
+        }
+    }
+
+    // Values as [token][head_dim].
+    template <KvKind kind>
+    static void pack_values(const char* const* rows, int64_t offset, int head_dim, int begin, int end, Packed* packed, Prefetcher& next) {
+        const int lines = head_dim / 64 * (kind == KvKind::kBf16 ? 4 : 2) / 16 + 1;
+        for (int token = begin; token < end; ++token) {
+            for (int dim = 0; dim < head_dim; dim += Lanes::count) {
+                load_dims<kind>(rows[token] + offset, dim, packed + int64_t(token) * head_dim + dim);
+            }
+            next.step(lines);
+        }
+    }
+
+    static void scores(const Packed* queries, int rows, const Packed* keys, int head_dim, int begin, int end, float* scores) {
+        switch (rows) {
+            case 1: return score_rows<1>(queries, keys, head_dim, begin, end, scores);
+            case 2: return score_rows<2>(queries, keys, head_dim, begin, end, scores);
+            case 3: return score_rows<3>(queries, keys, head_dim, begin, end, scores);
+            default: return score_rows<4>(queries, keys, head_dim, begin, end, scores);
+        }
+    }
+
+    static Lanes put_probabilities(const Lanes* p, Packed* packed, Lanes sum) {
+        for (int i = 0; i < kTokenStep / Lanes::count; ++i) {
+            p[i].store(packed + i * Lanes::count);
+            sum = sum + p[i];
+        }
+        return sum;
+    }
+
+    static void weigh(const Packed* probabilities, int rows, const Packed* values, int head_dim, int begin, int end, float* out, int ld) {
+        switch (rows) {
+            case 1: return weigh_rows<1>(probabilities, values, head_dim, begin, end, out, ld);
+            case 2: return weigh_rows<2>(probabilities, values, head_dim, begin, end, out, ld);
+            case 3: return weigh_rows<3>(probabilities, values, head_dim, begin, end, out, ld);
+            default: return weigh_rows<4>(probabilities, values, head_dim, begin, end, out, ld);
+        }
+    }
+
+    static void finish(const float* out, float factor, int head_dim, bf16* target) {
+        for (int dim = 0; dim < head_dim; ++dim) target[dim] = float_to_bf16(out[dim] * factor + 0.0f);
+    }
+
+private:
+    template <KvKind kind>
+    static void load_dims(const char* head, int dim, float* out) {
+        if constexpr (kind == KvKind::kBf16) {
+            bf16 raw[Lanes::count];
+            std::memcpy(raw, head + dim * 2, sizeof raw);
+            for (int i = 0; i < Lanes::count; ++i) out[i] = bf16_to_float(raw[i]);
+        } else {
+            int8_t raw[Lanes::count];
+            std::memcpy(raw, head + dim, sizeof raw);
+            for (int i = 0; i < Lanes::count; ++i) out[i] = float(raw[i]);
+        }
+    }
+
+    static constexpr int kBlocks = 2;  // vectors of a row computed together
+
+    template <int rows>
+    static void score_rows(const Packed* queries, const Packed* keys, int head_dim, int begin, int end, float* scores) {
+        for (int token = begin; token < end; token += kBlocks * Lanes::count) {
+            const Packed* block = keys + int64_t(token) * head_dim;
+            Lanes sum[rows][kBlocks];
+            for (auto& row : sum) {
+                for (auto& lanes : row) lanes = Lanes::set(0.0f);
+            }
+            for (int dim = 0; dim < head_dim; ++dim) {
+                Lanes key[kBlocks];
+                for (int b = 0; b < kBlocks; ++b) key[b] = Lanes::load(block + (b * head_dim + dim) * Lanes::count);
+                for (int r = 0; r < rows; ++r) {
+                    const Lanes query = Lanes::set(queries[r * head_dim + dim]);
+                    for (int b = 0; b < kBlocks; ++b) sum[r][b] = fma(query, key[b], sum[r][b]);
+                }
+            }
+            for (int r = 0; r < rows; ++r) {
+                for (int b = 0; b < kBlocks; ++b) sum[r][b].store(scores + r * kTile + token + b * Lanes::count);
+            }
+        }
+    }
+
+    template <int rows>
+    static void weigh_rows(const Packed* p, const Packed* values, int head_dim, int begin, int end, float* out, int ld) {
+        for (int dim = 0; dim < head_dim; dim += kBlocks * Lanes::count) {
+            Lanes sum[rows][kBlocks];
+            for (auto& row : sum) {
+                for (auto& lanes : row) lanes = Lanes::set(0.0f);
+            }
+            for (int token = begin; token < end; ++token) {
+                Lanes value[kBlocks];
+                for (int b = 0; b < kBlocks; ++b) value[b] = Lanes::load(values + int64_t(token) * head_dim + dim + b * Lanes::count);
+                for (int r = 0; r < rows; ++r) {
+                    const Lanes weight = Lanes::set(p[r * kTile + token]);
+                    for (int b = 0; b < kBlocks; ++b) sum[r][b] = fma(weight, value[b], sum[r][b]);
+                }
+            }
+            for (int r = 0; r < rows; ++r) {
+                for (int b = 0; b < kBlocks; ++b) sum[r][b].store(out + int64_t(r) * ld + dim + b * Lanes::count);
+            }
+        }
+    }
+};
+
+using Products = FloatProducts;
+
+#endif
+
+}  // namespace octavo
