@@ -212,11 +212,11 @@ def test_starting_can_be_cancelled_and_leaves_no_child() -> None:
     async def test() -> None:
         client = EngineClient(FAKE)
         start = asyncio.create_task(client.start(EngineConfig(model=fake.ASLEEP)))
-        await until(lambda: len(children(os.getpid())) == 1)
+        await until(lambda: len(engines()) == 1)
         start.cancel()
         with suppress(asyncio.CancelledError):
             await start
-        assert children(os.getpid()) == []
+        assert engines() == []
 
     run(test)
 
@@ -235,7 +235,7 @@ def test_when_the_engine_dies_everyone_is_told(seed: int | None, sentence: str) 
             asked = [asyncio.create_task(collect(client, request(f"r{i}", max_tokens=900))) for i in range(10)]
             await until(lambda: client.stats.running == 10)
             if seed is None:
-                (child,) = children(os.getpid())
+                (child,) = engines()
                 os.kill(child, signal.SIGKILL)
             else:
                 asked.append(asyncio.create_task(collect(client, request("last", seed=seed))))
@@ -262,7 +262,7 @@ def test_lost_blocks_are_fatal_once_the_engine_is_idle() -> None:
 def test_signals_for_the_whole_group_do_not_end_the_engine() -> None:
     async def test() -> None:
         async with engine() as client:
-            (child,) = children(os.getpid())
+            (child,) = engines()
             os.kill(child, signal.SIGINT)
             os.kill(child, signal.SIGTERM)
             assert len(tokens(await collect(client, request("r")))) == 5
@@ -281,7 +281,7 @@ def test_closing_ends_the_child_the_waiting_and_the_folder(tmp_path: Path, monke
             await client.close(reason="Enough.")
             with pytest.raises(EngineDeadError, match=r"Enough\."):
                 await waiting
-            assert children(os.getpid()) == []
+            assert engines() == []
 
     run(test)
 
@@ -318,13 +318,20 @@ def test_the_child_dies_with_its_parent() -> None:
     assert not alive(child)
 
 
-def children(pid: int) -> list[int]:
-    """The living child processes of a process that run the engine."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
+def engines() -> list[int]:
+    """The living engine processes that this process started."""
+    found: list[int] = []
+    for task in Path("/proc/self/task").iterdir():
         with suppress(OSError):
             found += [int(child) for child in (task / "children").read_text().split()]
-    return [child for child in found if alive(child)]
+    return [child for child in found if alive(child) and Path(fake.__file__).name in command(child)]
+
+
+def command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
 
 
 def alive(pid: int) -> bool:

@@ -253,7 +253,8 @@ def test_the_context_is_the_bound(server: Running) -> None:
     assert all(number in error["message"] for number in ("1000", "25", "1025", "1024"))
     clipped = server.http.post(COMPLETIONS, json={"prompt": [9] * 1020}).json()  # the default of 16 gives way
     assert clipped["usage"]["completion_tokens"] == 4
-    full = server.http.post(CHAT, json={**HELLO, "max_tokens": None, "ignore_eos": True}).json()
+    message = {"role": "user", "content": "9" * 900}
+    full = server.http.post(CHAT, json={"messages": [message], "ignore_eos": True}).json()  # left out: all that fits
     assert full["usage"]["total_tokens"] == 1024
 
 
