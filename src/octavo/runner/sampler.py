@@ -91,7 +91,7 @@ class Sampler:
         probabilities = count(torch.softmax(scaled, -1))
         self._keep_top_p(probabilities, self._top_p[slots])
         sums = count(torch.cumsum(probabilities, -1, dtype=torch.float64))
-        total = sums[:, -1:]
+        total = count(sums[:, -1:].clone())
         wanted = count(total * torch.from_numpy(uniform(self._seed[slots], self._drawn[slots]))[:, None])
         picked = count(torch.searchsorted(sums, wanted, right=True))
         last_kept = count(torch.searchsorted(sums, total))  # where rounding lifts u * total to total
