@@ -105,8 +105,8 @@ def test_a_long_prefill_is_computed_in_chunks(path, block, window, softcap):
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(("dtype", "bound"), [("bfloat16", 2**-8), ("float16", 2**-11)])
 def test_16_bit_types_lose_little_more_than_the_rounding_of_the_result(path, dtype, bound):
-    """Values are below 4, where a 16-bit result is rounded by up to ``2 * bound``; twice that is accepted. Scores have a spread of
-    about 9: rounded to bfloat16 themselves they would be off by several times that."""
+    """``bound`` is the type's rounding error. Scores have a spread of about 9: rounded to the type themselves, they alone would
+    be off by more than what is accepted here."""
     case = Case(MIXED_ROWS, dtype=dtype, spread=3.0)
     scale = max(float(np.abs(e).max()) for e in case.expected)
     assert max(case.errors(path)) < 2 * bound * scale

@@ -137,12 +137,11 @@ def test_a_draw_depends_on_its_own_seed_and_position_only():
         assert moved.last[1] == token
 
 
+ANY_FLOAT = st.floats(-(2.0**99), 2.0**99, width=32, allow_subnormal=False)
+
+
 @given(
-    logits=st.lists(
-        st.one_of(st.floats(-(2.0**99), 2.0**99, width=32, allow_subnormal=False), st.sampled_from([-np.inf, np.nan])),
-        min_size=2,
-        max_size=20,
-    ),
+    logits=st.lists(st.one_of(ANY_FLOAT, st.sampled_from([-np.inf, np.nan])), min_size=2, max_size=20),
     temperature=st.floats(1e-6, 1e6),
     top_p=st.floats(1e-6, 1.0),
     top_k=st.integers(-1, 25),

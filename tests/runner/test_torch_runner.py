@@ -69,10 +69,9 @@ class Model:
         runner.keep_logits = True
         return runner
 
-    def view(self, block=16, dtype="float32", moves=()):
-        return make_view(
-            KVSpec(self.config.layers, self.config.kv_heads, self.config.head_dim, dtype), 8, 340, block, moves=moves
-        )
+    def view(self, block=16, dtype="float32"):
+        spec = KVSpec(self.config.layers, self.config.kv_heads, self.config.head_dim, dtype)
+        return make_view(spec, 8, 340, block)
 
     def row(self, slot, start, length, logits=Logits.ALL):
         return Row(slot, start, length, self.sequences[slot][start : start + length], logits)
@@ -180,7 +179,6 @@ def test_moves_are_carried_out_in_order_before_the_step(plain):
         view, table=view.table.copy(), moves=(Move(here, free, 100), Move(free, free + 7, 100), Move(free + 7, free + 4, 100))
     )
     moved.table[0, 0] = free + 4
-    view.arena.array()[:, :, here : here + 100] = np.where(True, view.arena.array()[:, :, here : here + 100], 0)
     row = plain.row(0, 100, 1)
     assert np.abs(run(runner, moved, row).logits - plain.expected(row)).max() < BOUND
 

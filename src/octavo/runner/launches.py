@@ -11,8 +11,8 @@ class Launches:
     """A counter that is written around each call that computes or copies tensor elements: ``count(torch.mul(a, b))``.
 
     Counted is what torch's profiler shows as a top-level operator, except views and other calls that touch no element. An
-    operator that is itself made of others (``rms_norm``) is one call from Python and counts once. Preparing a step's indices in
-    numpy is bookkeeping and is not counted.
+    operator that is itself made of others (``rms_norm``) is one call from Python and counts once. What numpy does (a step's
+    indices, the lookup of embeddings in the mapped file, the argmax of greedy rows) is not counted.
     """
 
     def __init__(self) -> None:
