@@ -175,3 +175,11 @@ def test_the_end_of_a_turn_ends_a_generation(folder, tmp_path):
     assert checkpoint.config.eos_token_ids == (0, 2)
     checkpoint = GGUFCheckpoint(tiny_gguf(tmp_path / "eot.gguf", folder, tokenizer__ggml__eot_token_id=1))
     assert checkpoint.config.eos_token_ids == (2, 1)
+
+
+def test_a_stated_attention_scale_replaces_the_usual_one(folder, tmp_path):
+    assert GGUFCheckpoint(tiny_gguf(tmp_path / "model.gguf", folder)).config.scale == 0.25  # 1 / sqrt(16)
+    stated = GGUFCheckpoint(tiny_gguf(tmp_path / "stated.gguf", folder, llama__attention__scale=0.5))
+    assert stated.config.scale == 0.5
+    unset = GGUFCheckpoint(tiny_gguf(tmp_path / "unset.gguf", folder, llama__attention__scale=0.0))
+    assert unset.config.scale == 0.25

