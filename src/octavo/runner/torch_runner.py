@@ -29,6 +29,7 @@ from octavo.models.program import (
     RotateAndStore,
     SelectRows,
 )
+from octavo.runner.allocator import keep_freed_memory
 from octavo.runner.base import Runner, StepResult
 from octavo.runner.fused import FusedAttention
 from octavo.runner.launches import Launches
@@ -85,6 +86,7 @@ class TorchRunner(Runner):
         if attention not in PATHS:
             raise ConfigError(f"attention is {attention}: {', '.join(PATHS)} are accepted.")
         torch.set_num_threads(threads)
+        keep_freed_memory()
         self.keep_logits = False
         self._config = config = program.config
         self._dtype = TORCH_DTYPES[dtype]

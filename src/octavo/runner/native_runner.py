@@ -1,0 +1,181 @@
+"""NativeRunner: runs the compiled step program on the CPU, one native call a step. Imports no torch."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo import machine
+from octavo.errors import ConfigError
+from octavo.kv.view import KVView
+from octavo.models.checkpoint import Checkpoint
+from octavo.models.program import Program
+from octavo.native.library import CBatch, CMove, COpened, CStepTimes, load
+from octavo.native.pool import Pool
+from octavo.native.program import KV_KINDS, StepProgram, unsupported
+from octavo.runner.base import Runner, StepResult
+from octavo.scheduler.plan import Logits, SlotSampling, StepPlan
+
+ROW_FIELDS = 5
+MASK64 = 0xFFFFFFFFFFFFFFFF
+
+
+class NativeRunner(Runner):
+    """Weights bfloat16, or a GGUF file's quantised blocks as they are; activations bfloat16 or int8 blocks; the residual stream,
+    norms, rotations, softmax and logits float32.
+
+    dtype:     "bfloat16".
+    attention: "fused".
+    threads:   workers of the step program.
+    kv_dtype:  "bfloat16" or "int8": of the KV arena.
+    eager:     one native call for each operation instead of one for the whole step. The results are the same bits.
+    keep_logits: set it to get ``StepResult.logits``: those of every row that wants any, in the plan's order.
+    utilisation: of the last step: the part of threads x time that was spent inside operations.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        checkpoint: Checkpoint,
+        *,
+        dtype: str,
+        attention: str,
+        threads: int,
+        slots: int,
+        max_model_len: int,
+        max_batched_tokens: int,
+        kv_dtype: str = "bfloat16",
+        eager: bool = False,
+    ):
+        self._library = library = load()
+        if dtype != "bfloat16":
+            raise ConfigError(f"dtype is {dtype}: the native runner computes in bfloat16.")
+        if attention != "fused":
+            raise ConfigError(f"attention is {attention}: the native runner has fused attention only.")
+        if kv_dtype not in KV_KINDS:
+            raise ConfigError(f"kv_cache_dtype is {kv_dtype}: {', '.join(KV_KINDS)} are accepted.")
+        if why := unsupported(library, program, kv_dtype):
+            raise ConfigError(f"the native runner does not support this model: {why}")
+        self.keep_logits = False
+        self.utilisation = 0.0
+        self._eager = eager
+        self._vocab = program.config.vocab
+        self._kv_dtype = kv_dtype
+        self._pool = Pool(library, threads, machine.allowed_cpus())
+        self._program = StepProgram(
+            library,
+            self._pool,
+            program,
+            checkpoint,
+            kv_dtype=kv_dtype,
+            slots=slots,
+            max_model_len=max_model_len,
+            max_batched_tokens=max_batched_tokens,
+        )
+        self._kinds = checkpoint.weight_kinds()
+        self._batch = CBatch()
+        self._times = CStepTimes()
+        self._sampled = np.empty(max(slots, max_batched_tokens), np.int32)
+        self._batch.sampled = self._sampled.ctypes.data
+        self._items = np.empty(self._program.op_count, np.int32)
+        # What the batch's pointers refer to, kept so that addresses are looked up only when they change.
+        self._arena: object = None
+        self._table: object = None
+
+    def describe(self) -> dict[str, str]:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in self._kinds.items())
+        weights = self._program.weights
+        return {
+            "runner": f"native ({self._library.name}), one call per {'operation' if self._eager else 'step'}",
+            "attention": "fused (in place)",
+            "dtype": "bfloat16",
+            "threads": f"{self._pool.threads}{', pinned' if self._pool.pinned else ''}",
+            "weights": f"{weights.bytes / 2**20:.1f} MiB as {weights.describe()} (file: {kinds})",
+        }
+
+    def execute(self, plan: StepPlan, view: KVView) -> StepResult:
+        batch = self._batch
+        rows, tokens, sampled, wanted = _rows(plan)
+        opened = _opened(plan.opened)
+        moves = (CMove * len(view.moves))(*((move.source, move.target, move.tokens) for move in view.moves))
+        logits = np.empty((wanted, self._vocab), np.float32) if self.keep_logits and wanted else None
+        batch.rows, batch.row_count = rows.buffer_info()[0], len(plan.rows)
+        batch.tokens, batch.token_count = tokens.buffer_info()
+        batch.opened, batch.opened_count = ctypes.addressof(opened), len(opened)
+        batch.moves, batch.move_count = ctypes.addressof(moves), len(moves)
+        batch.logits = None if logits is None else logits.ctypes.data
+        self._look_at(view)
+        launches = self._run_operations() if self._eager else self._run_step()
+        times = self._times
+        self.utilisation = times.busy_s / (times.total_s * self._pool.threads)
+        return StepResult(self._sampled[:sampled].copy(), times.total_s - times.sample_s, times.sample_s, launches, logits)
+
+    def operation_seconds(self) -> dict[str, float]:
+        """Seconds that each operation of the last step took, summed over operations of one label."""
+        spent = np.empty(self._program.op_count, np.float64)
+        self._library.op_ticks(self._program.handle, spent.ctypes.data)
+        found: dict[str, float] = {}
+        for label, ticks in zip(self._program.labels, spent.tolist(), strict=True):
+            found[label] = found.get(label, 0.0) + ticks / self._times.ticks_per_s
+        return found
+
+    def _run_step(self) -> int:
+        library = self._library
+        library.check(library.step(self._program.handle, ctypes.byref(self._batch), ctypes.byref(self._times)))
+        return 1
+
+    def _run_operations(self) -> int:
+        library, handle, items = self._library, self._program.handle, self._items
+        library.check(library.step_begin(handle, ctypes.byref(self._batch)))
+        library.step_items(handle, items.ctypes.data)
+        launches = items.nonzero()[0].tolist()
+        for op in launches:
+            library.step_op(handle, op)
+        library.step_end(handle, ctypes.byref(self._times))
+        return len(launches)
+
+    def _look_at(self, view: KVView) -> None:
+        batch = self._batch
+        if self._arena is not view.arena:
+            spec = view.arena.spec
+            if spec.dtype != self._kv_dtype:
+                raise ConfigError(f"the KV cache's dtype is {spec.dtype}: {self._kv_dtype} is accepted, that of the runner.")
+            batch.arena = np.frombuffer(view.arena.memory, np.uint8).ctypes.data
+            batch.arena_tokens = view.arena.tokens
+            self._arena = view.arena
+        if self._table is not view.table:
+            batch.table, batch.run = _address(view.table), _address(view.run)
+            batch.table_width = view.table.shape[1]
+            self._table = view.table
+
+
+def _address(values: npt.NDArray[np.int32]) -> int:
+    if values.dtype != np.int32 or not values.flags.c_contiguous:
+        raise ValueError("tables of a KV view are int32 and lie in one piece.")
+    return int(values.ctypes.data)
+
+
+def _rows(plan: StepPlan) -> tuple[array[int], array[int], int, int]:
+    """The rows as the library reads them, the token ids that they refer to, how many sample, how many logits they want."""
+    rows: list[int] = []
+    tokens: array[int] = array("i")
+    sampled = wanted = 0
+    for row in plan.rows:
+        rows += (row.slot, row.start, row.length, row.logits, -1 if row.tokens is None else len(tokens))
+        if row.tokens is not None:
+            tokens.extend(row.tokens)
+        if row.logits:
+            sampled += 1
+            wanted += row.length if row.logits is Logits.ALL else 1
+    return array("i", rows), tokens, sampled, wanted
+
+
+def _opened(opened: tuple[SlotSampling, ...]) -> ctypes.Array[COpened]:
+    found = (COpened * len(opened))()
+    for one, new in zip(found, opened, strict=True):
+        one.slot, one.top_k, one.temperature, one.top_p = new.slot, new.top_k, new.temperature, new.top_p
+        one.seed, one.drawn = new.seed & MASK64, new.drawn
+    return found
