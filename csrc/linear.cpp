@@ -10,35 +10,38 @@ namespace octavo {
 
 namespace {
 
-constexpr size_t kRowBlockBytes = 192 << 10;   // of activations that an item passes over once a panel: they stay in a core's cache
-constexpr size_t kItemBytes = 256 << 10;       // of weights, where few rows make the reading of weights the cost
-constexpr double kItemProducts = 16e6;         // where arithmetic is the cost: tens of microseconds
-constexpr int kItemsPerThread = 4;             // at least, if there are that many panels: claiming evens out
+constexpr size_t kRowBlockBytes = 192 << 10;  // of activations: what an item passes over again and again stays in a core's cache
+constexpr double kItemBytes = 256 << 10;      // of weights: 10 us of one core's share of the memory's bandwidth
+constexpr double kItemProducts = 6e6;         // 20 us of one core's arithmetic
 
 // How a layer is cut: blocks of rows times groups of panels.
 struct Split {
     int rows, row_blocks;
-    int panels, groups;
+    int unit;    // panels that stay together: two where a block of 32 gated outputs becomes int8
+    int units;
+    int groups;  // of units, as equal as can be
+
+    int first_panel(int group) const { return int(long(units) * group / groups) * unit; }
 };
 
+// Items are a multiple of the threads where the layer is small, so that none waits for another; no thread is left without one for the
+// sake of an item's size.
 Split split(const LinearArgs& args) {
     const Weight& weight = *args.weight;
     const int panels = weight_panels(weight);
-    const int unit = args.output == Output::kInt8 ? 2 : 1;  // a block of 32 gated outputs comes from two panels
+    const int threads = std::max(1, args.threads);
     Split split;
     const int tile = panel_rows(weight.kind);
-    const int fitting = std::max<int>(1, int(kRowBlockBytes / std::max<size_t>(1, args.x_stride)) / tile) * tile;
-    const int blocks = std::max(1, (args.m + fitting - 1) / fitting);
+    const int fitting = std::max(1, int(kRowBlockBytes / std::max<size_t>(1, args.x_stride)) / tile) * tile;
+    const int blocks = (args.m + fitting - 1) / fitting;
     split.rows = ((args.m + blocks - 1) / blocks + tile - 1) / tile * tile;
     split.row_blocks = (args.m + split.rows - 1) / split.rows;
-    const double products = double(kPanel) * weight.k * std::min(args.m, split.rows);
-    const double by_work = std::max(1.0, kItemProducts / products);
-    const double by_bytes = std::max(1.0, double(kItemBytes) / double(panel_bytes(weight.kind, weight.k)));
-    const int wanted = kItemsPerThread * std::max(1, args.threads);
-    const int shared = std::max(1, panels * split.row_blocks / wanted);
-    const int group = std::min({int(by_work), int(by_bytes), shared});
-    split.panels = std::max(unit, group / unit * unit);
-    split.groups = (panels + split.panels - 1) / split.panels;
+    split.unit = args.output == Output::kInt8 ? 2 : 1;
+    split.units = (panels + split.unit - 1) / split.unit;
+    const double products = double(panels) * kPanel * weight.k * std::min(args.m, split.rows);
+    const double cost = std::max(double(weight_bytes(weight)) / kItemBytes, products / kItemProducts);
+    const int shares = std::max(1, int(cost * split.row_blocks / threads + 0.5)) * threads;
+    split.groups = std::min(split.units, (shares + split.row_blocks - 1) / split.row_blocks);
     return split;
 }
 
@@ -176,7 +179,8 @@ void linear_item(const LinearArgs& args, int item, Scratch& scratch) {
     const Weight& weight = *args.weight;
     const int tile_rows = panel_rows(weight.kind);
     const int begin = item / s.groups * s.rows, end = std::min(args.m, begin + s.rows);
-    const int first = item % s.groups * s.panels, last = std::min(weight_panels(weight), first + s.panels);
+    const int group = item % s.groups;
+    const int first = s.first_panel(group), last = std::min(weight_panels(weight), s.first_panel(group + 1));
     const int tiles = (end - begin + tile_rows - 1) / tile_rows;
     float* values = scratch.get<float>(size_t(tile_rows) * 2 * kPanel + panel_scratch(weight.kind, weight.k));
     float* upper = values + tile_rows * kPanel;
@@ -191,11 +195,10 @@ void linear_item(const LinearArgs& args, int item, Scratch& scratch) {
         std::fill(best_index, best_index + args.m, 0);
     }
 
-    const int unit = args.output == Output::kInt8 ? 2 : 1;
-    for (int panel = first; panel < last; panel += unit) {
-        for (int t = 0; t < tiles; t++) {  // tiles of nearly equal height
-            const int row = begin + int(long(end - begin) * t / tiles);
-            const int rows = begin + int(long(end - begin) * (t + 1) / tiles) - row;
+    for (int t = 0; t < tiles; t++) {  // of nearly equal height; their activations stay in the innermost cache while panels pass by
+        const int row = begin + int(long(end - begin) * t / tiles);
+        const int rows = begin + int(long(end - begin) * (t + 1) / tiles) - row;
+        for (int panel = first; panel < last; panel += s.unit) {
             const Tile tile{values, row, rows, panel};
             multiply(args, panel, row, rows, values, work);
             finish_values(args, tile);

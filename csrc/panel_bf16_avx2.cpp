@@ -20,7 +20,9 @@ void widen(const char* from, int k, float* to) {
 template <int R, int V>
 void tile(const char* panel, int column, int k, const float* x, float* out) {
     __m256 sum[R][V];
+#pragma GCC unroll 16
     for (int r = 0; r < R; r++)
+#pragma GCC unroll 16
         for (int v = 0; v < V; v++) sum[r][v] = _mm256_setzero_ps();
     const __m256i upper = _mm256_set1_epi32(int(0xffff0000u));
     for (int i = 0; i < k; i += 2) {
@@ -29,17 +31,21 @@ void tile(const char* panel, int column, int k, const float* x, float* out) {
             _mm_prefetch(pairs + 4096, _MM_HINT_T0);
             _mm_prefetch(pairs + 4096 + 64, _MM_HINT_T0);
         }
+#pragma GCC unroll 16
         for (int v = 0; v < V; v++) {
             const __m256i bits = _mm256_load_si256(reinterpret_cast<const __m256i*>(pairs + v * 32));
             const __m256 w0 = _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
             const __m256 w1 = _mm256_castsi256_ps(_mm256_and_si256(bits, upper));
+#pragma GCC unroll 16
             for (int r = 0; r < R; r++) {
                 sum[r][v] = _mm256_fmadd_ps(_mm256_broadcast_ss(x + size_t(r) * k + i), w0, sum[r][v]);
                 sum[r][v] = _mm256_fmadd_ps(_mm256_broadcast_ss(x + size_t(r) * k + i + 1), w1, sum[r][v]);
             }
         }
     }
+#pragma GCC unroll 16
     for (int r = 0; r < R; r++)
+#pragma GCC unroll 16
         for (int v = 0; v < V; v++) _mm256_store_ps(out + r * kPanel + column + v * 8, sum[r][v]);
 }
 

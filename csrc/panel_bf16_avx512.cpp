@@ -10,22 +10,26 @@ namespace octavo {
 namespace {
 
 constexpr int kTileRows = 14;
-constexpr size_t kAhead = 4096;  // bytes: hardware prefetchers stop at pages, and an item starts cold
+#ifndef AHEAD
+#define AHEAD 6144
+#endif
+constexpr size_t kAhead = AHEAD;  // bytes: hardware prefetchers stop at pages, and an item starts cold
 
 template <int R>
 void tile(const char* panel, int k, const char* x, size_t x_stride, float* out) {
     __m512 sum[R][2];
+#pragma GCC unroll 16
     for (int r = 0; r < R; r++) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
     const char* rows[R];
+#pragma GCC unroll 16
     for (int r = 0; r < R; r++) rows[r] = x + size_t(r) * x_stride;
     for (int i = 0; i < k / 2; i++) {
-        if (R <= 4) {
-            _mm_prefetch(panel + kAhead, _MM_HINT_T0);
-            _mm_prefetch(panel + kAhead + 64, _MM_HINT_T0);
-        }
+        _mm_prefetch(panel + kAhead, _MM_HINT_T0);
+        _mm_prefetch(panel + kAhead + 64, _MM_HINT_T0);
         const __m512bh w0 = __m512bh(_mm512_load_si512(panel));
         const __m512bh w1 = __m512bh(_mm512_load_si512(panel + 64));
         panel += 128;
+#pragma GCC unroll 16
         for (int r = 0; r < R; r++) {
             int pair;
             __builtin_memcpy(&pair, rows[r] + size_t(i) * 4, 4);
@@ -34,6 +38,7 @@ void tile(const char* panel, int k, const char* x, size_t x_stride, float* out) 
             sum[r][1] = _mm512_dpbf16_ps(sum[r][1], a, w1);
         }
     }
+#pragma GCC unroll 16
     for (int r = 0; r < R; r++) {
         _mm512_store_ps(out + r * kPanel, sum[r][0]);
         _mm512_store_ps(out + r * kPanel + 16, sum[r][1]);

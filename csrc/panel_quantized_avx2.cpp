@@ -31,6 +31,7 @@ const char* quarter_of(const char* from, size_t half_bytes, int q) { return from
 void unpack_nibbles(const char* block, int q, __m256i* w) {
     const char* from = quarter_of(block, 256, q);
     const __m256i low = _mm256_set1_epi8(15);
+#pragma GCC unroll 16
     for (int v = 0; v < 4; v++) {
         const __m256i nibbles = load(from + v * 64);
         w[v] = _mm256_and_si256(nibbles, low);
@@ -74,6 +75,7 @@ struct Q8_0 {
     static const char* block(const char* panel, int b) { return panel + size_t(b) * kBlockBytes; }
     static void integers(const char* block, int q, __m256i* w) {
         const __m256i sign = _mm256_set1_epi8(char(0x80));  // stored with 128 added
+#pragma GCC unroll 16
         for (int g = 0; g < kGroups; g++) w[g] = _mm256_xor_si256(load(quarter_of(block, 512, q) + g * 64), sign);
     }
     static void scales(const char*, int, const char* block, int q, __m256* scale, __m256*) { *scale = load_f16(block + 1024 + q * 16); }
@@ -104,6 +106,7 @@ struct Q6_K {
     static void integers(const char* block, int q, __m256i* w) {
         unpack_nibbles(block, q, w);
         const __m256i field = _mm256_set1_epi8(0x30);
+#pragma GCC unroll 16
         for (int u = 0; u < 2; u++) {
             const __m256i upper = load(quarter_of(block + 512, 128, q) + u * 64);
             w[u * 4 + 0] = _mm256_or_si256(w[u * 4 + 0], _mm256_and_si256(_mm256_slli_epi16(upper, 4), field));
@@ -125,24 +128,31 @@ template <class K, int R, int Q>
 void tile(const char* panel, int first, int k, const char* x, size_t x_stride, float* out) {
     const __m256i ones = _mm256_set1_epi16(1);
     __m256 sum[R][Q];
+#pragma GCC unroll 16
     for (int r = 0; r < R; r++)
+#pragma GCC unroll 16
         for (int q = 0; q < Q; q++) sum[r][q] = _mm256_setzero_ps();
     for (int b = 0; b < k / kBlock; b++) {
         const char* block = K::block(panel, b);
         if (R == 1)
             for (size_t i = 0; i < K::kBlockBytes; i += 64) _mm_prefetch(block + 4096 + i, _MM_HINT_T0);
+#pragma GCC unroll 16
         for (int q = 0; q < Q; q++) {
             __m256i w[kGroups];
             __m256 scale[K::kParts], minimum;
             K::integers(block, first + q, w);
             K::scales(panel, b, block, first + q, scale, &minimum);
+#pragma GCC unroll 16
             for (int r = 0; r < R; r++) {
                 const QuantBlock& a = reinterpret_cast<const QuantBlock*>(x + size_t(r) * x_stride)[b];
                 const __m256 activation_scale = _mm256_set1_ps(a.scale);
+#pragma GCC unroll 16
                 for (int part = 0; part < K::kParts; part++) {
                     __m256i exact = _mm256_set1_epi32(K::start(a, part));
+#pragma GCC unroll 16
                     for (int g = part * kGroups / K::kParts; g < (part + 1) * kGroups / K::kParts; g += K::kAdded) {
                         __m256i added = _mm256_setzero_si256();
+#pragma GCC unroll 16
                         for (int i = 0; i < K::kAdded; i++) {
                             int four;
                             __builtin_memcpy(&four, a.q + (g + i) * 4, 4);
@@ -159,7 +169,9 @@ void tile(const char* panel, int first, int k, const char* x, size_t x_stride, f
             }
         }
     }
+#pragma GCC unroll 16
     for (int r = 0; r < R; r++)
+#pragma GCC unroll 16
         for (int q = 0; q < Q; q++) _mm256_store_ps(out + r * kPanel + (first + q) * kQuarter, sum[r][q]);
 }
 
@@ -169,6 +181,7 @@ void all_quarters(const char* panel, int k, const char* x, size_t x_stride, floa
     if constexpr (R == 1) {
         tile<K, R, 4>(panel, 0, k, x, x_stride, out);
     } else {
+#pragma GCC unroll 16
         for (int q = 0; q < 4; q++) tile<K, R, 1>(panel, q, k, x, x_stride, out);
     }
 }

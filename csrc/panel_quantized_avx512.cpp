@@ -16,6 +16,11 @@ namespace {
 constexpr int kTileRows = 14;
 constexpr int kGroups = 8;  // of four k in a block
 
+#ifndef AHEAD
+#define AHEAD 6144
+#endif
+constexpr size_t kAhead = AHEAD;  // bytes: hardware prefetchers stop at pages, and an item starts cold
+
 __m512 load_f16(const char* from) { return _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(from))); }
 
 __m512 load_u8(const char* from) {
@@ -28,6 +33,7 @@ __m512 load_i8(const char* from) {
 
 void unpack_nibbles(const char* from, __m512i* w) {
     const __m512i low = _mm512_set1_epi8(15);
+#pragma GCC unroll 16
     for (int v = 0; v < 4; v++) {
         const __m512i nibbles = _mm512_load_si512(from + v * 64);
         w[v] = _mm512_and_si512(nibbles, low);
@@ -66,6 +72,7 @@ struct Q8_0 {
     static constexpr size_t kBlockBytes = 1088;
     static const char* block(const char* panel, int b) { return panel + size_t(b) * kBlockBytes; }
     static void integers(const char* block, int half, __m512i* w) {
+#pragma GCC unroll 16
         for (int g = 0; g < kGroups; g++) w[g] = _mm512_load_si512(block + half * 512 + g * 64);
     }
     static void scales(const char*, int, const char* block, int half, __m512* scale, __m512*) { *scale = load_f16(block + 1024 + half * 32); }
@@ -96,6 +103,7 @@ struct Q6_K {
     static void integers(const char* block, int half, __m512i* w) {
         unpack_nibbles(block + half * 256, w);
         const __m512i field = _mm512_set1_epi8(0x30);
+#pragma GCC unroll 16
         for (int u = 0; u < 2; u++) {
             const __m512i upper = _mm512_load_si512(block + 512 + half * 128 + u * 64);
             w[u * 4 + 0] = _mm512_or_si512(w[u * 4 + 0], _mm512_and_si512(_mm512_slli_epi16(upper, 4), field));
@@ -112,33 +120,49 @@ struct Q6_K {
     static int32_t start(const QuantBlock& x, int part) { return x.minus_32_half[part]; }
 };
 
+// Group g of a block of activations, in all lanes.
+__m512i four(const QuantBlock& x, int g) {
+    int bytes;
+    __builtin_memcpy(&bytes, x.q + g * 4, 4);
+    return _mm512_set1_epi32(bytes);
+}
+
 // R rows by H halves of the panel, beginning at half `first`.
 template <class K, int R, int H>
 void tile(const char* panel, int first, int k, const char* x, size_t x_stride, float* out) {
     __m512 sum[R][H];
+#pragma GCC unroll 16
     for (int r = 0; r < R; r++)
+#pragma GCC unroll 16
         for (int h = 0; h < H; h++) sum[r][h] = _mm512_setzero_ps();
     const char* rows[R];
+#pragma GCC unroll 16
     for (int r = 0; r < R; r++) rows[r] = x + size_t(r) * x_stride;
     for (int b = 0; b < k / kBlock; b++) {
         const char* block = K::block(panel, b);
-        if (R <= 4)
-            for (size_t i = 0; i < K::kBlockBytes; i += 64) _mm_prefetch(block + 4096 + i, _MM_HINT_T0);
+        if (first == 0)
+            for (size_t i = 0; i < K::kBlockBytes; i += 64) _mm_prefetch(block + kAhead + i, _MM_HINT_T0);
+#pragma GCC unroll 16
         for (int h = 0; h < H; h++) {
             __m512i w[kGroups];
             __m512 scale[K::kParts], minimum;
             K::integers(block, first + h, w);
             K::scales(panel, b, block, first + h, scale, &minimum);
+#pragma GCC unroll 16
             for (int r = 0; r < R; r++) {
                 const QuantBlock& a = reinterpret_cast<const QuantBlock*>(rows[r])[b];
                 const __m512 activation_scale = _mm512_set1_ps(a.scale);
+#pragma GCC unroll 16
                 for (int part = 0; part < K::kParts; part++) {
-                    __m512i exact = _mm512_set1_epi32(K::start(a, part));
-                    for (int g = part * kGroups / K::kParts; g < (part + 1) * kGroups / K::kParts; g++) {
-                        int four;
-                        __builtin_memcpy(&four, a.q + g * 4, 4);
-                        exact = _mm512_dpbusd_epi32(exact, w[g], _mm512_set1_epi32(four));
+                    // Two chains: integers may be added in any order, and a chain of eight products would wait for itself.
+                    __m512i exact = _mm512_set1_epi32(K::start(a, part)), other = _mm512_setzero_si512();
+                    const int begin = part * kGroups / K::kParts, end = (part + 1) * kGroups / K::kParts;
+#pragma GCC unroll 16
+                    for (int g = begin; g < end; g += 2) {
+                        exact = _mm512_dpbusd_epi32(exact, w[g], four(a, g));
+                        other = _mm512_dpbusd_epi32(other, w[g + 1], four(a, g + 1));
                     }
+                    exact = _mm512_add_epi32(exact, other);
                     const __m512 scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(exact), activation_scale);
                     sum[r][h] = _mm512_fmadd_ps(scale[part], scaled, sum[r][h]);
                 }
@@ -146,7 +170,9 @@ void tile(const char* panel, int first, int k, const char* x, size_t x_stride, f
             }
         }
     }
+#pragma GCC unroll 16
     for (int r = 0; r < R; r++)
+#pragma GCC unroll 16
         for (int h = 0; h < H; h++) _mm512_store_ps(out + r * kPanel + (first + h) * 16, sum[r][h]);
 }
 
