@@ -17,8 +17,6 @@ from octavo.models.load import open_checkpoint
 from octavo.models.tokenizer import Tokenizer
 from octavo.request import CompletionOutput, FinishReason, Request, RequestMetrics, RequestOutput, SamplingParams, TokenUpdate
 
-PROMPT_TAIL = 8  # tokens of the prompt that the detokeniser sees, so that the first new token joins on as in one text
-
 
 class TokensPrompt(TypedDict):
     """A prompt as token ids."""
@@ -116,7 +114,7 @@ class LLM:
         text, ids = self._read(prompt)
         now = self.core.clock.now()
         request = Request(id=str(next(self._ids)), prompt=ids, params=params, arrival=now, priority=priority)
-        return _Live(request, text, TextStream(self.get_tokenizer(), params, ids[-PROMPT_TAIL:]))
+        return _Live(request, text, TextStream(self.get_tokenizer(), params, ids))
 
     def _read(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         """A prompt's text, where it has one, and its token ids. Raises RequestError for what is no prompt."""

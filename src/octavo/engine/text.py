@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from octavo.models.tokenizer import Detokenizer, Tokenizer
+from octavo.models.detokenizer import Detokenizer
+from octavo.models.tokenizer import Tokenizer
 from octavo.request import FinishReason, SamplingParams, TokenUpdate
 
 
@@ -11,12 +12,13 @@ class TextStream:
 
     Nothing is emitted that could still change: half a character is held back, and so is a tail that may turn out to be the
     beginning of a stop string. ``stop_string`` is the one that matched; the text ends just before it.
+    The prompt's token ids are needed because the first new token joins on as it would in one text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, params: SamplingParams, prompt_tail: list[int] | None = None):
+    def __init__(self, tokenizer: Tokenizer, params: SamplingParams, prompt: list[int]):
         self.stop_string: str | None = None
         self._stops = params.stop_strings
-        self._detokenizer = Detokenizer(tokenizer, params.skip_special_tokens, prompt_tail or [])
+        self._detokenizer = Detokenizer(tokenizer, params.skip_special_tokens, prompt)
         self._held = ""
 
     def take(self, update: TokenUpdate) -> str:

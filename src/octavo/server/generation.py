@@ -10,8 +10,6 @@ from octavo.request import FinishReason, Request, TokenUpdate
 from octavo.server.protocol import PromptTokensDetails, Usage
 from octavo.server.service import Service
 
-PROMPT_TAIL = 8  # tokens of the prompt that the detokeniser sees, so that the first new token joins on as in one text
-
 
 class Generation:
     """Iterate ``texts`` to its end; then ``finish_reason``, ``stop_reason`` and ``usage`` are final.
@@ -24,7 +22,7 @@ class Generation:
         self.stop_reason: int | str | None = None
         self._service = service
         self._request = request
-        self._text = TextStream(service.tokenizer, request.params, request.prompt[-PROMPT_TAIL:])
+        self._text = TextStream(service.tokenizer, request.params, request.prompt)
         self._one_by_one = bool(request.params.stop_strings)
         self._tokens = 0
         self._cached: int | None = None
