@@ -12,7 +12,7 @@ class Launches:
 
     Counted is what torch's profiler shows as a top-level operator, except views and other calls that touch no element. An
     operator that is itself made of others (``rms_norm``) is one call from Python and counts once. What numpy does (a step's
-    indices, the lookup of embeddings in the mapped file, the argmax of greedy rows) is not counted.
+    indices, the lookup of embeddings in the mapped file, the largest of a row of logits) is not counted.
     """
 
     def __init__(self) -> None:

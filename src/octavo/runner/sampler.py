@@ -85,7 +85,7 @@ class Sampler:
     def _draw(self, slots: Int64s, logits: torch.Tensor) -> Int64s:
         count = self._launches
         # The largest is taken off before dividing, so that a temperature close to 0 gives a sharp distribution and no overflow.
-        scaled = count(logits - count(logits.amax(-1, keepdim=True)))
+        scaled = count(logits - torch.from_numpy(logits.numpy().max(-1, keepdims=True)))
         count(scaled.div_(torch.from_numpy(self._temperature[slots])[:, None]))
         self._keep_top_k(scaled, self._top_k[slots])
         probabilities = count(torch.softmax(scaled, -1))

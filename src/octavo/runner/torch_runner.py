@@ -105,6 +105,7 @@ class TorchRunner(Runner):
         self._arena: object = None
         self._cache = torch.empty(0)
         self._kinds = checkpoint.weight_kinds()
+        checkpoint.drop_pages()
         del self._checkpoint
 
     def describe(self) -> dict[str, str]:
