@@ -83,6 +83,8 @@ int HeadOp::begin(Step& step) {
         memory->best_value.resize(found);
         memory->best_index.resize(found);
     }
+    args.best_value = memory->best_value.data();
+    args.best_index = memory->best_index.data();
     return items;
 }
 
