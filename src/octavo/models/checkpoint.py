@@ -57,10 +57,6 @@ class Checkpoint(ABC):
     def weight_kinds(self) -> dict[str, int]:
         """How many tensors there are of each element type, for the line printed at start."""
 
-    @abstractmethod
-    def drop_pages(self) -> None:
-        """Give back the memory that reading weights took. They can still be read, from the file again."""
-
     @cached_property
     @abstractmethod
     def tokenizer(self) -> Tokenizer:

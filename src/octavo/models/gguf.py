@@ -178,10 +178,6 @@ class GGUFCheckpoint(Checkpoint):
         """Unmap the file's pages; they come back when touched."""
         self._memory.madvise(mmap.MADV_DONTNEED)
 
-    def drop_pages(self) -> None:
-        """Give back the memory of the pages that were read."""
-        self._memory.madvise(mmap.MADV_DONTNEED)
-
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that the file's metadata describes."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import mmap
-import mmap
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -106,11 +105,6 @@ class HFCheckpoint(Checkpoint):
 
     def drop_pages(self) -> None:
         """Unmap the files' pages; they come back when touched."""
-        for memory in self._memory.values():
-            memory.madvise(mmap.MADV_DONTNEED)
-
-    def drop_pages(self) -> None:
-        """Give back the memory of the pages that were read."""
         for memory in self._memory.values():
             memory.madvise(mmap.MADV_DONTNEED)
 
