@@ -73,9 +73,18 @@ class EngineConfig(Settings):
         DEFAULT_MODEL,
         "a Hugging Face folder, a .gguf file, or an alias; the default is an alias for SmolLM2-135M-Instruct",
     )
+    runner: str = setting(
+        "torch",
+        "what computes: the compiled library, torch, or (auto) the first where it was compiled and has what is asked for",
+        choices=("auto", "native", "torch"),
+    )
+    enforce_eager: bool = setting(
+        False, "call the compiled library once for each operation, not once for each step (native runner; for measuring)"
+    )
     dtype: str = setting(
         "auto",
-        "element type of weights and activations; auto: the checkpoint's where this CPU computes it well, else float32",
+        "element type of weights and activations; auto: the checkpoint's where this CPU computes it well, else float32. "
+        "Quantised weights of a GGUF file are multiplied as they are by the native runner, whatever this says",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     seed: int | None = setting(
@@ -94,6 +103,11 @@ class EngineConfig(Settings):
         None,
         "bytes for keys and values (2GiB, 512MiB, ...); unset: 4 GiB or a quarter of the memory allowed, the smaller",
         size=True,
+    )
+    kv_cache_dtype: str = setting(
+        "auto",
+        "element type of keys and values; auto: the activations'; int8: with a scale for each token and head (native runner)",
+        choices=("auto", "bfloat16", "int8"),
     )
     enable_prefix_caching: bool | None = setting(
         None, "compute shared prefixes once; unset: on where the layout supports it (paged, hybrid)"

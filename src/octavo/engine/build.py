@@ -13,8 +13,10 @@ from octavo.models.checkpoint import Checkpoint
 from octavo.models.config import DecoderConfig
 from octavo.models.decoder import build_program
 from octavo.models.load import open_checkpoint
+from octavo.models.program import Program
 from octavo.observe.clock import RealClock
-from octavo.runner.dtype import resolve_dtype
+from octavo.runner.base import Runner
+from octavo.runner.choice import Choice, choose_runner
 from octavo.scheduler.scheduler import Scheduler
 
 
@@ -22,25 +24,13 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> 
     """An engine that is ready to step. Raises ConfigError or ModelError before any memory is committed."""
     checkpoint = checkpoint or open_checkpoint(config.model)
     model = checkpoint.config
-    dtype = resolve_dtype(config.dtype, model.dtype)
-    spec = KVSpec(model.layers, model.kv_heads, model.head_dim, dtype)
+    program = build_program(model)
+    choice = choose_runner(config, program)
+    spec = KVSpec(model.layers, model.kv_heads, model.head_dim, choice.kv_dtype)
     memory = config.kv_memory or machine.default_kv_memory()
     max_model_len = _max_model_len(config, model, memory // spec.token_bytes)
     kv = _build_cache(config, spec, memory, max_model_len)
-    threads = config.threads or len(machine.allowed_cpus())
-
-    from octavo.runner.torch_runner import TorchRunner  # imports torch: 1.2 s or more, so only once it is needed
-
-    runner = TorchRunner(
-        build_program(model),
-        checkpoint,
-        dtype=dtype,
-        attention=config.attention,
-        threads=threads,
-        slots=config.max_num_seqs,
-        max_model_len=max_model_len,
-        max_batched_tokens=config.max_num_batched_tokens,
-    )
+    runner = _build_runner(config, choice, program, checkpoint, max_model_len)
     clock = RealClock()
     scheduler = Scheduler(
         kv,
@@ -56,13 +46,45 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> 
     effective = {
         "model": f"{config.model} ({model.architecture}, {model.layers} layers, context {model.context})",
         **runner.describe(),
+        **({"native runner": f"not used: {choice.why}"} if choice.why else {}),
         **kv.describe(),
-        "KV memory": f"{kv.arena.bytes / 2**20:.0f} MiB: {kv.capacity} tokens of {spec.token_bytes} bytes ({dtype})",
+        "KV memory": f"{kv.arena.bytes / 2**20:.0f} MiB: {kv.capacity} tokens of {spec.token_bytes} bytes ({choice.kv_dtype})",
         "max_model_len": f"{max_model_len}",
         "batch": f"{config.max_num_seqs} sequences, {config.max_num_batched_tokens} tokens a step",
-        "scheduling": f"chunked prefill mixed with decode, not overlapped, {config.max_preemptions} preemptions a request at most",
+        "scheduling": f"chunked prefill mixed with decode, not overlapped, {config.max_preemptions} preemptions a request",
     }
     return EngineCore(scheduler, kv, runner, clock, effective, config.block_size)
+
+
+def _build_runner(config: EngineConfig, choice: Choice, program: Program, checkpoint: Checkpoint, max_model_len: int) -> Runner:
+    threads = config.threads or len(machine.allowed_cpus())
+    if choice.name == "native":
+        from octavo.runner.native_runner import NativeRunner
+
+        return NativeRunner(
+            program,
+            checkpoint,
+            dtype=choice.dtype,
+            attention=config.attention,
+            threads=threads,
+            slots=config.max_num_seqs,
+            max_model_len=max_model_len,
+            max_batched_tokens=config.max_num_batched_tokens,
+            kv_dtype=choice.kv_dtype,
+            eager=config.enforce_eager,
+        )
+    from octavo.runner.torch_runner import TorchRunner  # imports torch: 1.2 s or more, so only once it is needed
+
+    return TorchRunner(
+        program,
+        checkpoint,
+        dtype=choice.dtype,
+        attention=config.attention,
+        threads=threads,
+        slots=config.max_num_seqs,
+        max_model_len=max_model_len,
+        max_batched_tokens=config.max_num_batched_tokens,
+    )
 
 
 def _max_model_len(config: EngineConfig, model: DecoderConfig, room: int) -> int:

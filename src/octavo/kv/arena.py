@@ -13,7 +13,8 @@ DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 @dataclass(frozen=True, slots=True)
 class KVSpec:
-    """The shape of one token's keys and values. ``dtype`` is a key of ``DTYPE_BYTES``."""
+    """The shape of one token's keys and values. ``dtype`` is a key of ``DTYPE_BYTES``, or "int8": then a token's row holds its
+    heads' int8 values, followed by one float32 scale for each head."""
 
     layers: int
     kv_heads: int
@@ -23,6 +24,8 @@ class KVSpec:
     @property
     def row_bytes(self) -> int:
         """Bytes of one token's keys (or values) in one layer."""
+        if self.dtype == "int8":
+            return self.kv_heads * (self.head_dim + DTYPE_BYTES["float32"])
         return self.kv_heads * self.head_dim * DTYPE_BYTES[self.dtype]
 
     @property

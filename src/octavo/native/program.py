@@ -230,7 +230,8 @@ class StepProgram:
         plain, blocks = self._formats(index, op.out)
         self._call(
             op.weight, "norm", self._buffer(op.residual, Format.FLOAT32), delta, self._vector(op.delta_weight),
-            self._vector(op.weight), op.eps, self._buffer(op.out, Format.BF16, plain), self._buffer(op.out, Format.BLOCKS, blocks),
+            self._vector(op.weight), op.eps, self._buffer(op.out, Format.BF16, plain),
+            self._buffer(op.out, Format.BLOCKS, blocks),
         )  # fmt: skip
 
     def _linear(self, index: int, op: Linear) -> None:
@@ -300,14 +301,14 @@ class StepProgram:
 
 
 def unsupported(library: Library, program: Program, kv_dtype: str = "bfloat16") -> str | None:
-    """Why the library cannot compute this model, as a sentence; None where it can."""
+    """Why the library cannot compute this model, as part of a sentence; None where it can."""
     config = program.config
     shape = CAttentionShape(config.heads, config.kv_heads, config.head_dim, KV_KINDS[kv_dtype])
     error: bytes | None = library.attention_error(ctypes.byref(shape))
     if error is not None:
-        return error.decode()
+        return error.decode().removesuffix(".")
     if config.activation not in EPILOGUES:
-        return f"the activation {config.activation} is not supported natively."
+        return f"the native runner does not have the activation {config.activation}"
     return None
 
 

@@ -64,7 +64,7 @@ class PackedWeights:
         self._memory.madvise(mmap.MADV_HUGEPAGE)
         base = np.frombuffer(self._memory, np.uint8).ctypes.data
         base += -base % HUGE_PAGE
-        shown = sys.stderr.isatty() if progress is None else progress
+        shown = sys.stderr.isatty()
         with tqdm(total=self.bytes, desc="Loading weights", unit="B", unit_scale=True, disable=not shown, leave=False) as bar:
             for matrix in wanted:
                 self._pack(matrix, base + places[matrix])

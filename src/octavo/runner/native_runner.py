@@ -58,7 +58,7 @@ class NativeRunner(Runner):
         if kv_dtype not in KV_KINDS:
             raise ConfigError(f"kv_cache_dtype is {kv_dtype}: {', '.join(KV_KINDS)} are accepted.")
         if why := unsupported(library, program, kv_dtype):
-            raise ConfigError(f"the native runner does not support this model: {why}")
+            raise ConfigError(f"runner is native, but {why}.")
         self.keep_logits = False
         self.utilisation = 0.0
         self._eager = eager
@@ -100,7 +100,7 @@ class NativeRunner(Runner):
         batch = self._batch
         rows, tokens, sampled, wanted = _rows(plan)
         opened = _opened(plan.opened)
-        moves = (CMove * len(view.moves))(*((move.source, move.target, move.tokens) for move in view.moves))
+        moves = (CMove * len(view.moves))(*(CMove(move.source, move.target, move.tokens) for move in view.moves))
         logits = np.empty((wanted, self._vocab), np.float32) if self.keep_logits and wanted else None
         batch.rows, batch.row_count = rows.buffer_info()[0], len(plan.rows)
         batch.tokens, batch.token_count = tokens.buffer_info()
