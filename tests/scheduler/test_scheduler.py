@@ -144,3 +144,12 @@ def test_a_seed_of_its_own_is_kept_and_others_get_different_ones() -> None:
     seeds = [slot.seed for slot in core.runner.plans[0].opened]
     assert seeds[0] == 7
     assert len(set(seeds)) == 3
+
+
+def test_a_stop_token_is_named_even_where_it_is_an_ignored_end() -> None:
+    prompt = [5, 6, 7]
+    end = continuation(prompt, 1, VOCAB)[0]
+    core = fake_engine(eos=(end,))
+    core.add(request("a", prompt, ignore_eos=True, stop_token_ids=[end]))
+    (update,) = core.step().updates
+    assert (update.finish, update.stop_token) == ("stop", end)

@@ -46,7 +46,6 @@ def play(model: Path, updates: list[TokenUpdate], **params: Any) -> tuple[Genera
         root="tiny",
         context=100,
         vocab=1000,
-        eos_token_ids=frozenset([EOS]),
         defaults={},
         metrics=Metrics("tiny", Stats),
     )
@@ -82,7 +81,7 @@ def test_the_beginning_of_a_stop_string_is_text_if_nothing_follows(model: Path, 
 
 @pytest.mark.parametrize("stop", [None, "x"])
 def test_the_model_s_own_end_has_no_reason_and_no_text(model: Path, digits: list[int], stop: str | None) -> None:
-    generation, text, _ = play(model, [update([*digits, EOS], "stop", EOS)], stop=stop, skip_special_tokens=False)
+    generation, text, _ = play(model, [update([*digits, EOS], "stop")], stop=stop, skip_special_tokens=False)
     assert text == "0123456789"
     assert generation.usage.completion_tokens == 11
     assert (generation.finish_reason, generation.stop_reason) == ("stop", None)

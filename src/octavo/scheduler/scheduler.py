@@ -194,19 +194,22 @@ class Scheduler:
             sequence.tokens.append(token)
             sequence.first_token = sequence.first_token or now
             self.generation_tokens += 1
-            finish = self._finish(sequence, token)
+            finish, stop_token = self._finish(sequence, token)
             if finish is not None:
                 self._leave(sequence)
                 del self._sequences[sequence.request.id]
                 self.expectation.observe(sequence.drawn)
-            updates.append(self._update(sequence, [token], finish))
+            updates.append(self._update(sequence, [token], finish, stop_token))
         return updates
 
-    def _finish(self, sequence: Sequence, token: int) -> FinishReason | None:
+    def _finish(self, sequence: Sequence, token: int) -> tuple[FinishReason | None, int | None]:
+        """Why the sequence ends with this token, if it does, and which of its stop tokens that is, if it is one."""
         params = sequence.request.params
-        if (token in self.eos_token_ids and not params.ignore_eos) or token in (params.stop_token_ids or ()):
-            return FinishReason.STOP
-        return FinishReason.LENGTH if len(sequence.tokens) >= sequence.limit else None
+        if token in self.eos_token_ids and not params.ignore_eos:
+            return FinishReason.STOP, None
+        if token in (params.stop_token_ids or ()):
+            return FinishReason.STOP, token
+        return (FinishReason.LENGTH if len(sequence.tokens) >= sequence.limit else None), None
 
     # ---- memory
 
@@ -231,12 +234,14 @@ class Scheduler:
         self._free_slots.append(sequence.slot)
         sequence.slot = -1
 
-    def _update(self, sequence: Sequence, tokens: list[int], finish: FinishReason | None) -> TokenUpdate:
+    def _update(
+        self, sequence: Sequence, tokens: list[int], finish: FinishReason | None, stop_token: int | None = None
+    ) -> TokenUpdate:
         return TokenUpdate(
             id=sequence.request.id,
             tokens=tokens,
             finish=None if finish is None else finish.value,
-            stop_token=tokens[-1] if finish is FinishReason.STOP and tokens[-1] not in self.eos_token_ids else None,
+            stop_token=stop_token,
             cached=sequence.cached,
             scheduled=sequence.scheduled,
             first_token=sequence.first_token,

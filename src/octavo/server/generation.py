@@ -89,6 +89,4 @@ class Generation:
         if self._text.stop_string is not None:
             self.finish_reason, self.stop_reason = FinishReason.STOP.value, self._text.stop_string
             return
-        self.finish_reason = update.finish
-        if self._request.params.ignore_eos or update.stop_token not in self._service.eos_token_ids:
-            self.stop_reason = update.stop_token
+        self.finish_reason, self.stop_reason = update.finish, update.stop_token

@@ -126,7 +126,6 @@ class _Serving:
             root=config.model,
             context=ready.max_model_len,
             vocab=checkpoint.config.vocab,
-            eos_token_ids=frozenset(checkpoint.config.eos_token_ids),
             defaults=defaults,
             metrics=metrics,
         )

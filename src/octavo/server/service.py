@@ -35,7 +35,6 @@ class Service:
     root:          the model as the engine was given it.
     context:       most tokens of a prompt and its output together.
     vocab:         token ids are below this.
-    eos_token_ids: the model's own ends.
     defaults:      sampling defaults of the model, of the names in DEFAULTS.
     """
 
@@ -46,7 +45,6 @@ class Service:
     root: str
     context: int
     vocab: int
-    eos_token_ids: frozenset[int]
     defaults: dict[str, Any]
     metrics: Metrics
     created: int = field(default_factory=lambda: int(time.time()))
@@ -68,7 +66,7 @@ class Service:
 
         prefix:  of the request's id.
         asked:   the field for the most new tokens, and its value.
-        default: of that field, where less does not fit; None: all that fits.
+        default: of that field, or what fits if that is less; None: all that fits, which the engine is left to find out.
         param:   the field that holds the prompt.
         """
         self._check_prompt(prompt, param)
@@ -92,12 +90,12 @@ class Service:
             wrong = next(token for token in prompt if not 0 <= token < self.vocab)
             raise RequestError(f"{param} holds the token id {wrong}: this model's are 0 to {self.vocab - 1}.", param)
 
-    def _max_tokens(self, prompt: int, name: str, asked: int | None, default: int | None, param: str) -> int:
+    def _max_tokens(self, prompt: int, name: str, asked: int | None, default: int | None, param: str) -> int | None:
         room = self.context - prompt
         if asked is not None and asked < 1:
             raise RequestError(f"{name} is {asked}: an integer of at least 1 is accepted.", name)
         if room >= (asked or 1):
-            return asked or min(default or room, room)
+            return min(default, room) if asked is None and default is not None else asked
         if asked is None:
             what, param = f"the prompt has {prompt} tokens, and at least one is to be generated", param
         else:
@@ -105,7 +103,7 @@ class Service:
         message = f"This model's context is {self.context} tokens, but {what}."
         raise ApiError(400, message, param, "context_length_exceeded")
 
-    def _params(self, body: SamplingFields, max_tokens: int) -> SamplingParams:
+    def _params(self, body: SamplingFields, max_tokens: int | None) -> SamplingParams:
         given = {
             "temperature": body.temperature,
             "top_p": body.top_p,
