@@ -15,29 +15,40 @@ using Packed = Products::Packed;
 // What tokens read that are not there: no kernel ever touches what lies behind a sequence's last token.
 alignas(64) const char kZeros[kZeroBytes] = {};
 
-// Where the rows of one tile are: of every token that some query sees, then zeros up to a whole step.
+// Where the rows of one tile are: the keys of its tokens [begin, end), then their values, then some rows of what is read next, to be
+// prefetched. Tokens that nobody sees are zeros: what lies behind a sequence's last token is never touched.
 struct TileRows {
-    const char* keys[kTile];
-    const char* values[kTile];
-    int begin, end;  // tokens of the tile, multiples of kTokenStep
-    int seen;        // the first token that nobody sees
+    const char* rows[2 * kTile + kAheadRows];
+    int begin, end;  // multiples of kTokenStep
 
+    int tokens() const { return end - begin; }
+    const char* const* keys() const { return rows; }
+    const char* const* values() const { return rows + tokens(); }
+
+    // Tokens [low, high) of a tile are seen.
     void find(const KvView& kv, int slot, int tile, int low, int high) {
         const int base = tile * kTile;
         begin = low / kTokenStep * kTokenStep;
         end = (high + kTokenStep - 1) / kTokenStep * kTokenStep;
-        seen = high;
-        kv.each_run(slot, base + begin, base + high, [&](int64_t index, int position, int tokens) {
+        const char** key_rows = rows;
+        const char** value_rows = rows + tokens();
+        kv.each_run(slot, base + begin, base + high, [&](int64_t index, int, int tokens) {
             const char* key = kv.keys + index * kv.token_stride;
             const char* value = kv.values + index * kv.token_stride;
-            const char** key_row = keys + (position - base);
-            const char** value_row = values + (position - base);
             for (int i = 0; i < tokens; ++i) {
-                key_row[i] = key + i * kv.token_stride;
-                value_row[i] = value + i * kv.token_stride;
+                key_rows[i] = key + i * kv.token_stride;
+                value_rows[i] = value + i * kv.token_stride;
             }
+            key_rows += tokens;
+            value_rows += tokens;
         });
-        for (int t = high; t < end; ++t) keys[t] = values[t] = kZeros;
+        for (int i = high; i < end; ++i) *key_rows++ = *value_rows++ = kZeros;
+    }
+
+    // `shift`: bytes from this tile's first head to the next one's.
+    void followed_by(const TileRows* next, int64_t shift) {
+        const char** more = rows + 2 * tokens();
+        for (int i = 0; i < kAheadRows; ++i) more[i] = next && i < next->tokens() ? next->rows[i] + shift : kZeros;
     }
 };
 
@@ -67,12 +78,13 @@ struct Workspace {
     float* tile_results;
     float* results;
     float* tops;
+    float* tile_tops;
     float* key_scales;
     float* value_scales;
 
-    Workspace(Scratch& scratch, int head_dim, int most_rows) {
+    Workspace(Scratch& scratch, int head_dim, int most_rows, int most_heads) {
         const int width = Products::padded(head_dim), strip = Products::kStrip;
-        const int padded_rows = (most_rows + strip - 1) / strip * strip;
+        const size_t rows_padded = size_t(most_rows + strip - 1) / strip * strip;
         size_t bytes = 0;
         const auto plan = [&](size_t size) {
             const size_t at = bytes;
@@ -83,14 +95,15 @@ struct Workspace {
                              plan(sizeof(TileRows)),
                              plan(sizeof(Packed) * kTile * width),
                              plan(sizeof(Packed) * kTile * width),
-                             plan(sizeof(Packed) * padded_rows * width),
-                             plan(sizeof(Packed) * strip * kTile),
-                             plan(sizeof(float) * strip * kTile),
-                             plan(sizeof(float) * strip * result_width(head_dim)),
-                             plan(sizeof(float) * padded_rows * result_width(head_dim)),
-                             plan(sizeof(float) * padded_rows),
-                             plan(sizeof(float) * kTile),
-                             plan(sizeof(float) * kTile)};
+                             plan(sizeof(Packed) * rows_padded * width),
+                             plan(sizeof(Packed) * rows_padded * kTile),
+                             plan(sizeof(float) * rows_padded * kTile),
+                             plan(sizeof(float) * rows_padded * result_width(head_dim)),
+                             plan(sizeof(float) * rows_padded * result_width(head_dim)),
+                             plan(sizeof(float) * rows_padded),
+                             plan(sizeof(float) * rows_padded),
+                             plan(sizeof(float) * most_heads * kTile),
+                             plan(sizeof(float) * most_heads * kTile)};
         char* memory = scratch.get<char>(bytes);
         rows[0] = reinterpret_cast<TileRows*>(memory + at[0]);
         rows[1] = reinterpret_cast<TileRows*>(memory + at[1]);
@@ -102,37 +115,44 @@ struct Workspace {
         tile_results = reinterpret_cast<float*>(memory + at[7]);
         results = reinterpret_cast<float*>(memory + at[8]);
         tops = reinterpret_cast<float*>(memory + at[9]);
-        key_scales = reinterpret_cast<float*>(memory + at[10]);
-        value_scales = reinterpret_cast<float*>(memory + at[11]);
+        tile_tops = reinterpret_cast<float*>(memory + at[10]);
+        key_scales = reinterpret_cast<float*>(memory + at[11]);
+        value_scales = reinterpret_cast<float*>(memory + at[12]);
     }
 };
 
 class ItemWalk {
 public:
-    ItemWalk(const AttentionArgs& args, Scratch& scratch, int most_rows)
+    ItemWalk(const AttentionArgs& args, Scratch& scratch, int most_rows, int most_heads)
         : args_(args),
           shape_(args.plan->shape),
           group_(shape_.heads / shape_.kv_heads),
           width_(result_width(shape_.head_dim)),
           scoring_(scoring(args.scale, args.softcap)),
-          work_(scratch, shape_.head_dim, most_rows) {}
+          work_(scratch, shape_.head_dim, most_rows, most_heads) {}
 
     void run(const AttentionUnit* begin, const AttentionUnit* end) {
         Cursor now{begin, end}, next{begin, end};
-        next.advance();
         find(now, work_.rows[0]);
         for (int turn = 0; !now.done(); turn ^= 1) {
+            TileRows& rows = *work_.rows[turn];
             const TileRows* ahead = nullptr;
+            next.advance();
             if (!next.done()) {
                 find(next, work_.rows[turn ^ 1]);
                 ahead = work_.rows[turn ^ 1];
             }
-            if (now.tile == 0) open(*now.unit);
-            compute(*now.unit, now.tile, *work_.rows[turn], ahead, next);
+            rows.followed_by(ahead, ahead ? (next.unit->head - now.unit->head) * args_.kv.head_stride : 0);
             const AttentionUnit& unit = *now.unit;
+            if (now.tile == 0) open(unit);
+            const Ahead coming = ahead ? Ahead{ahead, next.unit} : Ahead{};
+            if (args_.kv.kind == KvKind::kBf16) {
+                compute<KvKind::kBf16>(unit, now.tile, rows, coming);
+            } else {
+                compute<KvKind::kInt8>(unit, now.tile, rows, coming);
+            }
             if (now.tile + 1 == unit.tiles && unit.partial < 0) finish(args_, unit, work_.results, width_);
             now = next;
-            if (!next.done()) next.advance();
         }
     }
 
@@ -179,68 +199,108 @@ private:
         std::fill(work_.tops, work_.tops + unit.heads * rows, kNothing);
     }
 
-    void compute(const AttentionUnit& unit, int tile_of_unit, const TileRows& rows, const TileRows* ahead, const Cursor& next) {
-        if (args_.kv.kind == KvKind::kBf16) {
-            compute_kind<KvKind::kBf16>(unit, tile_of_unit, rows, ahead, next);
-        } else {
-            compute_kind<KvKind::kInt8>(unit, tile_of_unit, rows, ahead, next);
-        }
+    // The tile after the one that is computed, to be prefetched.
+    struct Ahead {
+        const TileRows* rows = nullptr;
+        const AttentionUnit* unit = nullptr;
+    };
+
+    // Where a tile's results go: to the partial results, or to a place from which they are folded.
+    struct Target {
+        float* results;
+        float* tops;
+    };
+
+    Target target(const AttentionUnit& unit, int tile_of_unit, int row) {
+        if (unit.partial < 0) return {work_.tile_results, work_.tile_tops};
+        float* partial = args_.plan->partials.data() + unit.partial + partial_floats(shape_, unit) * tile_of_unit;
+        return {partial + int64_t(row) * width_, partial + int64_t(unit.heads) * unit.queries * group_ * width_ + row};
     }
 
     template <KvKind kind>
-    void compute_kind(const AttentionUnit& unit, int tile_of_unit, const TileRows& rows, const TileRows* ahead, const Cursor& next) {
-        constexpr bool kScaled = kind == KvKind::kInt8;
-        const int tile = unit.tile + tile_of_unit;
-        const int tile_rows = unit.queries * group_;
+    void compute(const AttentionUnit& unit, int tile_of_unit, const TileRows& rows, const Ahead& ahead) {
+        if (kind == KvKind::kInt8) gather_scales(unit, rows);
+        if constexpr (Products::kDirectRows > 0) {
+            if (unit.queries * group_ <= Products::kDirectRows) return compute_direct<kind>(unit, tile_of_unit, rows);
+        }
+        compute_packed<kind>(unit, tile_of_unit, rows, ahead);
+    }
+
+    // Many rows: keys and values are packed, head by head, and strips of rows read the packed tile.
+    template <KvKind kind>
+    void compute_packed(const AttentionUnit& unit, int tile_of_unit, const TileRows& rows, const Ahead& ahead) {
+        const int tile = unit.tile + tile_of_unit, tile_rows = unit.queries * group_;
         const int first = args_.rows[unit.row].start + unit.query;
         const int packed_width = Products::padded(shape_.head_dim);
-        float* partial = nullptr;
-        if (unit.partial >= 0) partial = args_.plan->partials.data() + unit.partial + partial_floats(shape_, unit) * tile_of_unit;
-
-        const int64_t ahead_offset = ahead ? next.unit->head * args_.kv.head_stride : 0;
-        const int ahead_lines = ahead ? int((next.unit->heads * args_.kv.head_stride + 63) / 64) : 0;
-        const int ahead_rows = ahead ? ahead->seen - ahead->begin : 0;
-        Prefetcher next_keys(ahead ? ahead->keys + ahead->begin : nullptr, ahead_rows, ahead_offset, ahead_lines);
-        Prefetcher next_values(ahead ? ahead->values + ahead->begin : nullptr, ahead_rows, ahead_offset, ahead_lines);
-
+        Prefetcher next;
+        if (ahead.rows) {
+            const int lines = int((ahead.unit->heads * args_.kv.head_stride + 63) / 64);
+            next = Prefetcher(ahead.rows->rows, 2 * ahead.rows->tokens(), ahead.unit->head * args_.kv.head_stride, lines);
+        }
         for (int h = 0; h < unit.heads; ++h) {
             const int64_t offset = (unit.head + h) * args_.kv.head_stride;
-            Products::pack_keys<kind>(rows.keys, offset, shape_.head_dim, rows.begin, rows.end, work_.keys, next_keys);
-            Products::pack_values<kind>(rows.values, offset, shape_.head_dim, rows.begin, rows.end, work_.values, next_values);
-            if constexpr (kScaled) gather_scales(rows, unit.head + h);
-
+            Products::pack_keys<kind>(rows.keys(), offset, shape_.head_dim, rows.begin, rows.end, work_.keys, next);
+            Products::pack_values<kind>(rows.values(), offset, shape_.head_dim, rows.begin, rows.end, work_.values, next);
             for (int at = 0; at < tile_rows; at += Products::kStrip) {
-                const int count = std::min(Products::kStrip, tile_rows - at);
-                const Seen seen_first = seen_tokens(first + at / group_, tile, args_.plan->window);
-                const Seen seen_last = seen_tokens(first + (at + count - 1) / group_, tile, args_.plan->window);
-                const int begin = seen_first.low / kTokenStep * kTokenStep;
-                const int end = (seen_last.high + kTokenStep - 1) / kTokenStep * kTokenStep;
-                const int row = h * tile_rows + at;
-                float* results = partial ? partial + int64_t(row) * width_ : work_.tile_results;
-                alignas(64) float own_tops[Products::kStrip];
-                float* tops = partial ? partial + int64_t(unit.heads) * tile_rows * width_ + row : own_tops;
+                const int count = std::min(Products::kStrip, tile_rows - at), row = h * tile_rows + at;
+                const Target to = target(unit, tile_of_unit, row);
+                const int begin = seen_tokens(first + at / group_, tile, args_.plan->window).low / kTokenStep * kTokenStep;
+                const int high = seen_tokens(first + (at + count - 1) / group_, tile, args_.plan->window).high;
+                const int end = (high + kTokenStep - 1) / kTokenStep * kTokenStep;
                 if (begin >= end) {
-                    std::fill(tops, tops + count, kNothing);
+                    std::fill(to.tops, to.tops + count, kNothing);
                     continue;
                 }
                 Products::scores(work_.queries + int64_t(row) * packed_width, count, work_.keys, shape_.head_dim, begin, end, work_.scores);
-                for (int r = 0; r < count; ++r) {
-                    const Seen seen = seen_tokens(first + (at + r) / group_, tile, args_.plan->window);
-                    tops[r] = probabilities<kScaled>(work_.scores + r * kTile, seen, begin, end, scoring_, work_.key_scales,
-                                                     work_.value_scales, work_.probabilities + r * kTile,
-                                                     results + int64_t(r) * width_ + packed_width);
-                }
-                Products::weigh(work_.probabilities, count, work_.values, shape_.head_dim, begin, end, results, width_);
-                if (!partial) fold(work_.results + int64_t(row) * width_, work_.tops + row, results, tops, count, width_);
+                for (int r = 0; r < count; ++r) weigh_scores<kind>(first + (at + r) / group_, tile, h, r, begin, end, to);
+                Products::weigh(work_.probabilities, count, work_.values, shape_.head_dim, begin, end, to.results, width_);
+                if (unit.partial < 0) fold(work_.results + int64_t(row) * width_, work_.tops + row, to.results, to.tops, count, width_);
             }
         }
     }
 
-    void gather_scales(const TileRows& rows, int head) {
-        const int64_t offset = args_.kv.scale_offset + head * int64_t(sizeof(float));
-        for (int t = rows.begin; t < rows.end; ++t) {
-            std::memcpy(work_.key_scales + t, rows.keys[t] + offset, sizeof(float));
-            std::memcpy(work_.value_scales + t, rows.values[t] + offset, sizeof(float));
+    // A few rows: keys and values are read where they lie, all heads together.
+    template <KvKind kind>
+    void compute_direct(const AttentionUnit& unit, int tile_of_unit, const TileRows& rows) {
+        const int tile = unit.tile + tile_of_unit, tile_rows = unit.queries * group_;
+        const int first = args_.rows[unit.row].start + unit.query;
+        const int64_t offset = unit.head * args_.kv.head_stride;
+        const Target to = target(unit, tile_of_unit, 0);
+        Products::template scores_direct<kind>(work_.queries, tile_rows, unit.heads, rows.keys(), offset, args_.kv.head_stride,
+                                               shape_.head_dim, rows.begin, rows.end, work_.scores);
+        for (int h = 0; h < unit.heads; ++h) {
+            for (int r = 0; r < tile_rows; ++r) {
+                weigh_scores<kind>(first + r / group_, tile, h, h * tile_rows + r, rows.begin, rows.end, to);
+            }
+        }
+        Products::template weigh_direct<kind>(work_.probabilities, tile_rows, unit.heads, rows.values(), offset, args_.kv.head_stride,
+                                              shape_.head_dim, rows.begin, rows.end, to.results, width_);
+        if (unit.partial >= 0) return;
+        const int all_rows = unit.heads * tile_rows;
+        for (int row = 0; row < all_rows; row += Lanes::count) {
+            fold(work_.results + int64_t(row) * width_, work_.tops + row, to.results + int64_t(row) * width_, to.tops + row,
+                 std::min(Lanes::count, all_rows - row), width_);
+        }
+    }
+
+    // Probabilities of the row `r` of the target, of the query at `position`.
+    template <KvKind kind>
+    void weigh_scores(int position, int tile, int head_of_unit, int r, int begin, int end, const Target& to) {
+        const Seen seen = seen_tokens(position, tile, args_.plan->window);
+        to.tops[r] = probabilities<kind == KvKind::kInt8>(
+            work_.scores + r * kTile, seen, begin, end, scoring_, work_.key_scales + head_of_unit * kTile,
+            work_.value_scales + head_of_unit * kTile, work_.probabilities + r * kTile,
+            to.results + int64_t(r) * width_ + Products::padded(shape_.head_dim));
+    }
+
+    void gather_scales(const AttentionUnit& unit, const TileRows& rows) {
+        const int64_t offset = args_.kv.scale_offset + unit.head * int64_t(sizeof(float));
+        for (int t = 0; t < rows.tokens(); ++t) {
+            for (int h = 0; h < unit.heads; ++h) {
+                const int at = h * kTile + rows.begin + t;
+                std::memcpy(work_.key_scales + at, rows.keys()[t] + offset + h * sizeof(float), sizeof(float));
+                std::memcpy(work_.value_scales + at, rows.values()[t] + offset + h * sizeof(float), sizeof(float));
+            }
         }
     }
 
@@ -261,9 +321,12 @@ void attention_item(const AttentionArgs& args, int item, Scratch& scratch) {
     const AttentionUnit* begin = plan.units.data() + plan.begins[item];
     const AttentionUnit* end = plan.units.data() + plan.begins[item + 1];
     const int group = plan.shape.heads / plan.shape.kv_heads;
-    int most_rows = 0;
-    for (const AttentionUnit* unit = begin; unit != end; ++unit) most_rows = std::max(most_rows, unit->heads * unit->queries * group);
-    ItemWalk(args, scratch, most_rows).run(begin, end);
+    int most_rows = 0, most_heads = 0;
+    for (const AttentionUnit* unit = begin; unit != end; ++unit) {
+        most_rows = std::max(most_rows, unit->heads * unit->queries * group);
+        most_heads = std::max(most_heads, unit->heads);
+    }
+    ItemWalk(args, scratch, most_rows, most_heads).run(begin, end);
 }
 
 int attention_merge_items(const AttentionArgs& args) { return int(args.plan->merges.size()); }

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "bf16.h"
 #include "exp.h"
@@ -16,14 +17,21 @@
 namespace octavo {
 
 constexpr int kTile = 128;      // tokens of a tile; tiles begin at multiples of it
+#ifndef AHEAD
+#define AHEAD 32
+#endif
+constexpr int kAheadRows = AHEAD;
 constexpr int kTokenStep = 32;  // products work on whole steps of this many tokens
 
-inline void prefetch_line(const char* address) { __builtin_prefetch(address, 0, 2); }
+// Always inlined: as a function of its own it would count as one without effect, and GCC leaves out calls of those.
+__attribute__((always_inline)) inline void prefetch_near(const char* address) { __builtin_prefetch(address, 0, 3); }
+__attribute__((always_inline)) inline void prefetch_line(const char* address) { __builtin_prefetch(address, 0, 2); }
 
 // Brings the rows of the next tile into the cache, a few lines at a time, while this one is computed. That makes the speed of
 // reading independent of where the rows lie.
 class Prefetcher {
 public:
+    Prefetcher() = default;  // of nothing
     Prefetcher(const char* const* rows, int count, int64_t offset, int lines)
         : row_(rows), end_(rows + count), offset_(offset), lines_(lines) {}
 
@@ -38,12 +46,23 @@ public:
     }
 
 private:
-    const char* const* row_;
-    const char* const* end_;
-    int64_t offset_;
-    int lines_;
+    const char* const* row_ = nullptr;
+    const char* const* end_ = nullptr;
+    int64_t offset_ = 0;
+    int lines_ = 0;
     int line_ = 0;
 };
+
+// Calls body with `count` as a constant: so that what is computed together stays in registers.
+template <int low, int high, class Body>
+inline void with_rows(int count, Body&& body) {
+    if constexpr (low == high) {
+        body(std::integral_constant<int, low>{});
+    } else {
+        if (count == low) return body(std::integral_constant<int, low>{});
+        with_rows<low + 1, high>(count, body);
+    }
+}
 
 #if defined(__AVX512BF16__)
 
@@ -60,52 +79,37 @@ struct Bf16Products {
     }
 
     // Keys as [block of 16 tokens][pair of dimensions][16 tokens][2]: a vector holds one pair of dimensions of 16 tokens.
-    // rows[t] + offset is where the head's dimensions of the tile's token t begin. begin and end are multiples of kTokenStep.
+    // rows[t] + offset is where the head's dimensions of the tile's token begin + t are. begin and end are multiples of kTokenStep.
     template <KvKind kind>
     static void pack_keys(const char* const* rows, int64_t offset, int head_dim, int begin, int end, Packed* packed, Prefetcher& next) {
         const int width = padded(head_dim);
         const int lines = head_dim / 4 * (kind == KvKind::kBf16 ? 2 : 1);
-        for (int token = begin; token < end; token += 16) {
-            for (int dim = 0; dim < width; dim += 32) {
-                __m512i block[16];
-                for (int i = 0; i < 16; ++i) block[i] = load_dims<kind>(rows[token + i] + offset, dim, head_dim);
-                transpose(block);
-                Packed* out = packed + int64_t(token) * width + dim * 16;
-                for (int i = 0; i < 16; ++i) _mm512_store_si512(out + i * 32, block[i]);
-            }
+        for (int token = begin; token < end; token += 16, rows += 16) {
+            Packed* out = packed + int64_t(token) * width;
+            int dim = 0;
+            for (; dim + 32 <= head_dim; dim += 32) pack_key_block<kind, 32>(rows, offset, dim, out + dim * 16);
+            if (dim < head_dim) pack_key_block<kind, 16>(rows, offset, dim, out + dim * 16);
             next.step(lines);
         }
     }
 
-    // Values as [pair of tokens][padded][2], the dimensions of each 32 in the order that unpacking leaves them in: see natural_order.
+    // Values as [pair of tokens][padded][2], the dimensions of each 32 in the order that unpacking leaves them in: see finish.
     template <KvKind kind>
     static void pack_values(const char* const* rows, int64_t offset, int head_dim, int begin, int end, Packed* packed, Prefetcher& next) {
         const int width = padded(head_dim);
         const int lines = head_dim / 4 * (kind == KvKind::kBf16 ? 2 : 1);
-        for (int token = begin; token < end; token += 16) {
-            for (int i = token; i < token + 16; i += 2) {
-                for (int dim = 0; dim < width; dim += 32) {
-                    const __m512i even = load_dims<kind>(rows[i] + offset, dim, head_dim);
-                    const __m512i odd = load_dims<kind>(rows[i + 1] + offset, dim, head_dim);
-                    Packed* out = packed + int64_t(i) * width + dim * 2;
-                    _mm512_store_si512(out, _mm512_unpacklo_epi16(even, odd));
-                    _mm512_store_si512(out + 32, _mm512_unpackhi_epi16(even, odd));
-                }
-            }
+        for (int token = begin; token < end; token += 16, rows += 16) {
+            Packed* out = packed + int64_t(token) * width;
+            int dim = 0;
+            for (; dim + 32 <= head_dim; dim += 32) pack_value_block<kind, 32>(rows, offset, dim, width, out + dim * 2);
+            if (dim < head_dim) pack_value_block<kind, 16>(rows, offset, dim, width, out + dim * 2);
             next.step(lines);
         }
     }
 
     // scores[row][token] = query . key for tokens [begin, end).
     static void scores(const Packed* queries, int rows, const Packed* keys, int head_dim, int begin, int end, float* scores) {
-        switch (rows) {
-            case 1: return score_rows<1>(queries, keys, padded(head_dim), begin, end, scores);
-            case 2: return score_rows<2>(queries, keys, padded(head_dim), begin, end, scores);
-            case 3: return score_rows<3>(queries, keys, padded(head_dim), begin, end, scores);
-            case 4: return score_rows<4>(queries, keys, padded(head_dim), begin, end, scores);
-            case 5: return score_rows<5>(queries, keys, padded(head_dim), begin, end, scores);
-            default: return score_rows<6>(queries, keys, padded(head_dim), begin, end, scores);
-        }
+        with_rows<1, kStrip>(rows, [&](auto count) { score_rows<count.value>(queries, keys, padded(head_dim), begin, end, scores); });
     }
 
     // Takes the probabilities of one row for a step of tokens; returns `sum` plus theirs, in whatever lanes.
@@ -117,14 +121,58 @@ struct Bf16Products {
 
     // out[row][dim] = sum over tokens [begin, end) of probability times value.
     static void weigh(const Packed* probabilities, int rows, const Packed* values, int head_dim, int begin, int end, float* out, int ld) {
-        switch (rows) {
-            case 1: return weigh_rows<1>(probabilities, values, padded(head_dim), begin, end, out, ld);
-            case 2: return weigh_rows<2>(probabilities, values, padded(head_dim), begin, end, out, ld);
-            case 3: return weigh_rows<3>(probabilities, values, padded(head_dim), begin, end, out, ld);
-            case 4: return weigh_rows<4>(probabilities, values, padded(head_dim), begin, end, out, ld);
-            case 5: return weigh_rows<5>(probabilities, values, padded(head_dim), begin, end, out, ld);
-            default: return weigh_rows<6>(probabilities, values, padded(head_dim), begin, end, out, ld);
-        }
+        with_rows<1, kStrip>(rows, [&](auto count) { weigh_rows<count.value>(probabilities, values, padded(head_dim), begin, end, out, ld); });
+    }
+
+    // A few rows of each head (a decoding query's group) read keys and values where they lie: the same sums in the same order as from
+    // packed tiles, without writing and reading those. Memory is read in its own order: all heads of some tokens, then the next
+    // tokens. rows[t] belongs to token begin + t; kTokenStep rows more than that are there to be prefetched.
+    static constexpr int kDirectRows = 8;
+
+    // queries: [heads][count][padded]; scores: [heads][count][kTile].
+    template <KvKind kind>
+    static void scores_direct(const Packed* queries, int count, int heads, const char* const* rows, int64_t offset, int64_t head_stride,
+                              int head_dim, int begin, int end, float* scores) {
+        with_rows<1, kDirectRows>(count, [&](auto constant) {
+            constexpr int kRows = decltype(constant)::value;
+            const int width = padded(head_dim);
+            for (int token = begin; token < end; token += 16, rows += 16) {
+                for (int h = 0; h < heads; ++h) {
+                    const Packed* query = queries + h * kRows * width;
+                    __m512 sum[kRows];
+                    for (int r = 0; r < kRows; ++r) sum[r] = _mm512_setzero_ps();
+                    const int64_t at = offset + h * head_stride;
+                    int dim = 0;
+                    for (; dim + 32 <= head_dim; dim += 32) score_key_block<kind, 32, kRows>(query + dim, width, rows, at, dim, sum);
+                    if (dim < head_dim) score_key_block<kind, 16, kRows>(query + dim, width, rows, at, dim, sum);
+                    for (int r = 0; r < kRows; ++r) _mm512_storeu_ps(scores + (h * kRows + r) * kTile + token, sum[r]);
+                }
+            }
+        });
+    }
+
+    // p: [heads][count][kTile]; out: [heads][count][ld].
+    template <KvKind kind>
+    static void weigh_direct(const Packed* p, int count, int heads, const char* const* rows, int64_t offset, int64_t head_stride,
+                             int head_dim, int begin, int end, float* out, int ld) {
+        with_rows<1, kDirectRows>(count, [&](auto constant) {
+            constexpr int kRows = decltype(constant)::value;
+            constexpr int kBlocks = kRows <= 6 ? 2 : 1;
+            for (int token = begin; token < end; token += kTokenStep, rows += kTokenStep) {
+                const bool first = token == begin;
+                for (int h = 0; h < heads; ++h) {
+                    const Packed* weights = p + h * kRows * kTile + token;
+                    float* to = out + int64_t(h) * kRows * ld;
+                    const int64_t at = offset + h * head_stride;
+                    int dim = 0;
+                    for (; dim + 32 * kBlocks <= head_dim; dim += 32 * kBlocks) {
+                        weigh_value_block<kind, 32, kRows, kBlocks>(weights, rows, at, dim, first, to + dim, ld);
+                    }
+                    for (; dim + 32 <= head_dim; dim += 32) weigh_value_block<kind, 32, kRows, 1>(weights, rows, at, dim, first, to + dim, ld);
+                    if (dim < head_dim) weigh_value_block<kind, 16, kRows, 1>(weights, rows, at, dim, first, to + dim, ld);
+                }
+            }
+        });
     }
 
     // Writes factor * out in the natural order of dimensions. + 0 turns -0 into 0: which tokens were left out must not show.
@@ -142,28 +190,53 @@ struct Bf16Products {
     }
 
 private:
-    // 32 dimensions of a token as bfloat16, zeros beyond the head.
-    template <KvKind kind>
-    static __m512i load_dims(const char* head, int dim, int head_dim) {
+    // `count` (32 or 16) dimensions of a token as bfloat16, zeros behind them.
+    template <KvKind kind, int count>
+    static __m512i load_dims(const char* from) {
         if constexpr (kind == KvKind::kBf16) {
-            if (head_dim - dim >= 32) return _mm512_loadu_si512(head + dim * 2);
-            return _mm512_maskz_loadu_epi16(0xffffu, head + dim * 2);
+            if constexpr (count == 32) return _mm512_loadu_si512(from);
+            return _mm512_maskz_loadu_epi16(0xffffu, from);
         } else {
-            const __m256i bytes = head_dim - dim >= 32 ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(head + dim))
-                                                       : _mm256_maskz_loadu_epi8(0xffffu, head + dim);
+            const __m256i bytes = count == 32 ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))
+                                              : _mm256_zextsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
             const __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_castsi256_si128(bytes)));
             const __m512 high = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_extracti128_si256(bytes, 1)));
             return (__m512i)_mm512_cvtne2ps_pbh(high, low);  // exact: an int8 fits a bfloat16
         }
     }
 
+    template <KvKind kind, int count>
+    static void pack_key_block(const char* const* rows, int64_t offset, int dim, Packed* out) {
+        offset += dim * (kind == KvKind::kBf16 ? 2 : 1);
+        __m512i block[16];
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; ++i) block[i] = load_dims<kind, count>(rows[i] + offset);
+        transpose(block);
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; ++i) _mm512_store_si512(out + i * 32, block[i]);
+    }
+
+    template <KvKind kind, int count>
+    static void pack_value_block(const char* const* rows, int64_t offset, int dim, int width, Packed* out) {
+        offset += dim * (kind == KvKind::kBf16 ? 2 : 1);
+#pragma GCC unroll 8
+        for (int i = 0; i < 16; i += 2) {
+            const __m512i even = load_dims<kind, count>(rows[i] + offset);
+            const __m512i odd = load_dims<kind, count>(rows[i + 1] + offset);
+            _mm512_store_si512(out + i * width, _mm512_unpacklo_epi16(even, odd));
+            _mm512_store_si512(out + i * width + 32, _mm512_unpackhi_epi16(even, odd));
+        }
+    }
+
     // 16 rows of 16 32-bit values become 16 columns.
-    static void transpose(__m512i* r) {
+    __attribute__((always_inline)) static void transpose(__m512i* r) {
         __m512i t[16];
+#pragma GCC unroll 8
         for (int i = 0; i < 16; i += 2) {
             t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
             t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
         }
+#pragma GCC unroll 4
         for (int i = 0; i < 16; i += 4) {
             r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
             r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
@@ -171,12 +244,14 @@ private:
             r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
         }
         // r[4 a + c] holds, in 128-bit lane l, column 4 l + c of rows 4 a .. 4 a + 3.
+#pragma GCC unroll 4
         for (int c = 0; c < 4; ++c) {
             t[c] = _mm512_shuffle_i32x4(r[c], r[4 + c], 0x88);
             t[4 + c] = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0x88);
             t[8 + c] = _mm512_shuffle_i32x4(r[c], r[4 + c], 0xdd);
             t[12 + c] = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0xdd);
         }
+#pragma GCC unroll 4
         for (int c = 0; c < 4; ++c) {
             r[c] = _mm512_shuffle_i32x4(t[c], t[4 + c], 0x88);
             r[8 + c] = _mm512_shuffle_i32x4(t[c], t[4 + c], 0xdd);
@@ -192,6 +267,63 @@ private:
     }
 
     static __m512bh load_pairs(const Packed* pairs) { return (__m512bh)_mm512_load_si512(pairs); }
+
+    template <KvKind kind, int count, int rows>
+    __attribute__((always_inline)) static void score_key_block(const Packed* queries, int width, const char* const* keys, int64_t offset,
+                                                               int dim, __m512* sum) {
+        offset += dim * (kind == KvKind::kBf16 ? 2 : 1);
+        __m512i block[16];
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; ++i) {
+            block[i] = load_dims<kind, count>(keys[i] + offset);
+            prefetch_near(keys[i + kAheadRows] + offset);
+        }
+        transpose(block);
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; ++i) {
+#pragma GCC unroll 8
+            for (int r = 0; r < rows; ++r) {
+                sum[r] = _mm512_dpbf16_ps(sum[r], (__m512bh)block[i], broadcast_pair(queries + r * width + i * 2));
+            }
+        }
+    }
+
+    // Adds kTokenStep tokens to `out`; starts it, where they are the first.
+    template <KvKind kind, int count, int rows, int blocks>
+    __attribute__((always_inline)) static void weigh_value_block(const Packed* p, const char* const* values, int64_t offset, int dim,
+                                                                 bool first, float* out, int ld) {
+        constexpr int kBytes = kind == KvKind::kBf16 ? 2 : 1;
+        __m512 sum[rows][blocks * 2];
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 4
+            for (int b = 0; b < blocks * 2; ++b) sum[r][b] = first ? _mm512_setzero_ps() : _mm512_loadu_ps(out + int64_t(r) * ld + b * 16);
+        }
+        for (int token = 0; token < kTokenStep; token += 2) {
+            __m512bh value[blocks * 2];
+#pragma GCC unroll 2
+            for (int b = 0; b < blocks; ++b) {
+                const int64_t at = offset + (dim + b * 32) * kBytes;
+                const __m512i even = load_dims<kind, count>(values[token] + at);
+                const __m512i odd = load_dims<kind, count>(values[token + 1] + at);
+                value[b * 2] = (__m512bh)_mm512_unpacklo_epi16(even, odd);
+                value[b * 2 + 1] = (__m512bh)_mm512_unpackhi_epi16(even, odd);
+                prefetch_near(values[token + kAheadRows] + at);
+                prefetch_near(values[token + kAheadRows + 1] + at);
+            }
+#pragma GCC unroll 8
+            for (int r = 0; r < rows; ++r) {
+                const __m512bh weight = broadcast_pair(p + r * kTile + token);
+#pragma GCC unroll 4
+                for (int b = 0; b < blocks * 2; ++b) sum[r][b] = _mm512_dpbf16_ps(sum[r][b], value[b], weight);
+            }
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 4
+            for (int b = 0; b < blocks * 2; ++b) _mm512_storeu_ps(out + int64_t(r) * ld + b * 16, sum[r][b]);
+        }
+    }
 
     template <int rows>
     static void score_rows(const Packed* queries, const Packed* keys, int width, int begin, int end, float* scores) {
@@ -254,6 +386,7 @@ using Products = Bf16Products;
 struct FloatProducts {
     using Packed = float;
     static constexpr int kStrip = 4;
+    static constexpr int kDirectRows = 0;  // always packed
     static int padded(int head_dim) { return head_dim; }
 
     static void pack_query(const bf16* query, int head_dim, Packed* packed) {
@@ -268,7 +401,7 @@ struct FloatProducts {
             Packed* block = packed + int64_t(token) * head_dim;
             for (int dim = 0; dim < head_dim; dim += Lanes::count) {
                 Packed square[Lanes::count][Lanes::count];
-                for (int i = 0; i < Lanes::count; ++i) load_dims<kind>(rows[token + i] + offset, dim, square[i]);
+                for (int i = 0; i < Lanes::count; ++i) load_dims<kind>(rows[token - begin + i] + offset, dim, square[i]);
                 for (int d = 0; d < Lanes::count; ++d) {
                     for (int i = 0; i < Lanes::count; ++i) block[(dim + d) * Lanes::count + i] = square[i][d];
                 }
@@ -283,19 +416,14 @@ struct FloatProducts {
         const int lines = head_dim / 64 * (kind == KvKind::kBf16 ? 4 : 2) / 16 + 1;
         for (int token = begin; token < end; ++token) {
             for (int dim = 0; dim < head_dim; dim += Lanes::count) {
-                load_dims<kind>(rows[token] + offset, dim, packed + int64_t(token) * head_dim + dim);
+                load_dims<kind>(rows[token - begin] + offset, dim, packed + int64_t(token) * head_dim + dim);
             }
             next.step(lines);
         }
     }
 
     static void scores(const Packed* queries, int rows, const Packed* keys, int head_dim, int begin, int end, float* scores) {
-        switch (rows) {
-            case 1: return score_rows<1>(queries, keys, head_dim, begin, end, scores);
-            case 2: return score_rows<2>(queries, keys, head_dim, begin, end, scores);
-            case 3: return score_rows<3>(queries, keys, head_dim, begin, end, scores);
-            default: return score_rows<4>(queries, keys, head_dim, begin, end, scores);
-        }
+        with_rows<1, kStrip>(rows, [&](auto count) { score_rows<count.value>(queries, keys, head_dim, begin, end, scores); });
     }
 
     static Lanes put_probabilities(const Lanes* p, Packed* packed, Lanes sum) {
@@ -307,12 +435,7 @@ struct FloatProducts {
     }
 
     static void weigh(const Packed* probabilities, int rows, const Packed* values, int head_dim, int begin, int end, float* out, int ld) {
-        switch (rows) {
-            case 1: return weigh_rows<1>(probabilities, values, head_dim, begin, end, out, ld);
-            case 2: return weigh_rows<2>(probabilities, values, head_dim, begin, end, out, ld);
-            case 3: return weigh_rows<3>(probabilities, values, head_dim, begin, end, out, ld);
-            default: return weigh_rows<4>(probabilities, values, head_dim, begin, end, out, ld);
-        }
+        with_rows<1, kStrip>(rows, [&](auto count) { weigh_rows<count.value>(probabilities, values, head_dim, begin, end, out, ld); });
     }
 
     static void finish(const float* out, float factor, int head_dim, bf16* target) {

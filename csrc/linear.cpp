@@ -120,14 +120,26 @@ void store_gated_int8(const LinearArgs& args, const Tile& lower, const float* up
     }
 }
 
+float greater(float a, float b) { return a > b ? a : b; }
+
+// The largest of a row of a panel, NaNs left out. Halved again and again rather than run through, so that it vectorises.
+float largest_of(const float* values, int count) {
+    alignas(64) float left[kPanel];
+    for (int c = 0; c < kPanel; c++) left[c] = values[c] == values[c] ? values[c] : -INFINITY;
+    for (int c = count; c < kPanel; c++) left[c] = -INFINITY;
+    for (int c = 0; c < 16; c++) left[c] = greater(left[c], left[c + 16]);
+    for (int c = 0; c < 8; c++) left[c] = greater(left[c], left[c + 8]);
+    for (int c = 0; c < 4; c++) left[c] = greater(left[c], left[c + 4]);
+    return greater(greater(left[0], left[2]), greater(left[1], left[3]));
+}
+
 // A strict comparison in rising order of columns keeps the lowest of equals and never lets a NaN win.
 void update_best(const LinearArgs& args, const Tile& tile, float* best_value, int32_t* best_index) {
     const int column = tile.panel * kPanel;
     const int count = std::min(kPanel, args.weight->n - column);
     for (int r = 0; r < tile.rows; r++) {
         const float* values = tile.values + r * kPanel;
-        float largest = -INFINITY;
-        for (int c = 0; c < count; c++) largest = values[c] > largest ? values[c] : largest;
+        const float largest = largest_of(values, count);
         if (!(largest > best_value[tile.row + r])) continue;
         int c = 0;
         while (values[c] != largest) c++;

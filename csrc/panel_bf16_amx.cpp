@@ -13,7 +13,7 @@ namespace octavo {
 namespace {
 
 constexpr int kTileRows = 16;
-constexpr size_t kAhead = 4096;            // bytes: hardware prefetchers stop at pages, and an item starts cold
+constexpr size_t kAhead = 6144;            // bytes: hardware prefetchers stop at pages, and an item starts cold
 constexpr size_t kStepBytes = 32 * 64;     // of the panel: 32 k
 constexpr size_t kPairBytes = kPanel * 4;  // from one row of a weight tile to the next
 constexpr size_t kOutBytes = kPanel * 4;

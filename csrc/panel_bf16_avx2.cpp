@@ -28,8 +28,8 @@ void tile(const char* panel, int column, int k, const float* x, float* out) {
     for (int i = 0; i < k; i += 2) {
         const char* pairs = panel + size_t(i) * 64 + column * 4;
         if (R == 1) {
-            _mm_prefetch(pairs + 4096, _MM_HINT_T0);
-            _mm_prefetch(pairs + 4096 + 64, _MM_HINT_T0);
+            _mm_prefetch(pairs + 6144, _MM_HINT_T0);
+            _mm_prefetch(pairs + 6144 + 64, _MM_HINT_T0);
         }
 #pragma GCC unroll 16
         for (int v = 0; v < V; v++) {

@@ -10,10 +10,7 @@ namespace octavo {
 namespace {
 
 constexpr int kTileRows = 14;
-#ifndef AHEAD
-#define AHEAD 6144
-#endif
-constexpr size_t kAhead = AHEAD;  // bytes: hardware prefetchers stop at pages, and an item starts cold
+constexpr size_t kAhead = 6144;  // bytes: hardware prefetchers stop at pages, and an item starts cold
 
 template <int R>
 void tile(const char* panel, int k, const char* x, size_t x_stride, float* out) {

@@ -135,7 +135,7 @@ void tile(const char* panel, int first, int k, const char* x, size_t x_stride, f
     for (int b = 0; b < k / kBlock; b++) {
         const char* block = K::block(panel, b);
         if (R == 1)
-            for (size_t i = 0; i < K::kBlockBytes; i += 64) _mm_prefetch(block + 4096 + i, _MM_HINT_T0);
+            for (size_t i = 0; i < K::kBlockBytes; i += 64) _mm_prefetch(block + 6144 + i, _MM_HINT_T0);
 #pragma GCC unroll 16
         for (int q = 0; q < Q; q++) {
             __m256i w[kGroups];

@@ -16,10 +16,7 @@ namespace {
 constexpr int kTileRows = 14;
 constexpr int kGroups = 8;  // of four k in a block
 
-#ifndef AHEAD
-#define AHEAD 6144
-#endif
-constexpr size_t kAhead = AHEAD;  // bytes: hardware prefetchers stop at pages, and an item starts cold
+constexpr size_t kAhead = 6144;  // bytes: hardware prefetchers stop at pages, and an item starts cold
 
 __m512 load_f16(const char* from) { return _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(from))); }
 

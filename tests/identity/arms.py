@@ -57,8 +57,8 @@ class Arms:
         """The runner of an attention path."""
         if attention not in self._runners:
             self._runners[attention] = TorchRunner(
-                build_program(self.checkpoint.config), self.checkpoint, dtype=self.dtype, attention=attention, threads=self.threads,
-                slots=self.slots, max_model_len=self.max_model_len, max_batched_tokens=2048,
+                build_program(self.checkpoint.config), self.checkpoint, dtype=self.dtype, attention=attention,
+                threads=self.threads, slots=self.slots, max_model_len=self.max_model_len, max_batched_tokens=2048,
             )  # fmt: skip
         return self._runners[attention]
 

@@ -147,6 +147,7 @@ REFUSED = [
     ("rope_parameters", {"rope_type": "linear", "factor": 1e-320}, "the rotary base 10000 and its scaling"),
     ("hidden_size", "64", "hidden_size is '64'.*integer"),
     ("num_hidden_layers", 10**9, "1000000000 layers.*tensors"),
+    ("num_hidden_layers", True, "num_hidden_layers is True.*integer"),
     ("num_attention_heads", None, "num_attention_heads"),
     ("num_key_value_heads", 3, "4 attention heads.*3 key/value heads"),
     ("rms_norm_eps", 0, "rms_norm_eps is 0"),

@@ -178,7 +178,7 @@ class Linear:
         backwards: bool = False,
         argmax_only: bool = False,
     ) -> np.ndarray:
-        """Rows of bf16 bits or of QUANT_BLOCK times the weight. ARGMAX returns columns, and writes ``y`` too unless told not to."""
+        """Rows of bf16 bits or of QUANT_BLOCK times the weight. ARGMAX returns columns, and writes ``y`` too unless refused."""
         m = len(x)
         columns = weight.c.n // 2 if weight.c.gated else weight.c.n
         if y is None:

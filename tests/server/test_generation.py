@@ -15,6 +15,7 @@ from octavo.models.load import open_checkpoint
 from octavo.request import Request, SamplingParams, TokenUpdate
 from octavo.server.generation import Generation
 from octavo.server.metrics import Metrics
+from octavo.server.protocol import ChatRequest
 from octavo.server.service import Service
 
 EOS = 2
@@ -96,3 +97,15 @@ def test_cached_tokens_are_those_of_the_first_admission(model: Path, digits: lis
     updates = [update(digits[:2], cached=1), update(digits[2:4], "length", cached=2)]
     generation, _, _ = play(model, updates)  # preempted in between, and found more
     assert generation.usage.prompt_tokens_details.cached_tokens == 1
+
+
+@pytest.mark.parametrize(("asked", "default", "expected"), [(None, None, None), (None, 16, 16), (None, 200, 98), (7, 16, 7)])
+def test_max_tokens_left_out_is_left_to_the_engine(
+    model: Path, asked: int | None, default: int | None, expected: int | None
+) -> None:
+    _, _, engine = play(model, [update([50], "length")])
+    service: Any = Service(
+        engine=engine, tokenizer=None, template=None, model="m", root="m", context=100, vocab=1000, defaults={}, metrics=None,
+    )  # fmt: skip
+    request = service.new_request("r", [1, 2], ChatRequest(messages=[]), ("max_tokens", asked), default, "prompt")
+    assert request.params.max_tokens == expected
