@@ -7,7 +7,7 @@ constexpr int kBf16Rows = 32, kQuantizedRows = 14;
 #elif defined(__AVX512BF16__)
 constexpr int kBf16Rows = 14, kQuantizedRows = 14;
 #elif defined(__AVX2__)
-constexpr int kBf16Rows = 4, kQuantizedRows = 4;
+constexpr int kBf16Rows = 6, kQuantizedRows = 4;
 #else
 constexpr int kBf16Rows = 4, kQuantizedRows = 4;
 #endif

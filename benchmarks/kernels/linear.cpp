@@ -1,7 +1,7 @@
 // Rates of packed linear layers over a whole model's matrices, beside the two limits that hold for them: reading the same memory, and
 // the ISA's product instruction on registers alone. Built and run by linear.py; one line of JSON for each rate.
 //
-//   linear KIND ROWS,ROWS,... THREADS SECONDS SHAPE...    SHAPE: COUNTxNxK, or COUNTxNxKg for a gated pair of N rows together
+//   linear KIND ROWS,ROWS,... THREADS SECONDS SHAPE...    SHAPE: COUNTxNxK; COUNTxNxKg: gated; COUNTxNxKh: argmax
 //
 // Layers, reading and the instruction take turns, a few milliseconds each, and go on through the model where they left off, so that
 // weights come from memory. A turn counts if every thread had its CPU to itself; the time is that of the slowest thread.
@@ -126,6 +126,7 @@ double register_products(bool quantized, long rounds) {
 
 struct Layer {
     Weight weight;
+    bool head;
     LinearArgs args;
 };
 
@@ -141,11 +142,12 @@ Model build(Kind kind, const std::vector<std::string>& shapes) {
     Model model;
     for (const std::string& shape : shapes) {
         int count, n, k;
-        char gated = 0;
-        if (std::sscanf(shape.c_str(), "%dx%dx%d%c", &count, &n, &k, &gated) < 3) std::exit(2);
+        char use = 0;
+        if (std::sscanf(shape.c_str(), "%dx%dx%d%c", &count, &n, &k, &use) < 3) std::exit(2);
         for (int i = 0; i < count; i++) {
             Layer layer{};
-            layer.weight = Weight{kind, gated == 'g', n, k, nullptr};
+            layer.weight = Weight{kind, use == 'g', n, k, nullptr};
+            layer.head = use == 'h';
             model.layers.push_back(layer);
             model.bytes += weight_bytes(layer.weight);
             model.values += double(n) * k;
@@ -196,6 +198,8 @@ int main(int argc, char** argv) {
     std::memset(x, 0, size_t(most_rows) * x_stride);
     std::memset(y, 0, size_t(most_rows) * y_stride);
 
+    std::vector<float> best_value(1);
+    std::vector<int32_t> best_index(1);
     for (int m : row_counts) {
         std::vector<double> layers, reading, registers;
         for (Layer& layer : model.layers) {
@@ -208,19 +212,15 @@ int main(int argc, char** argv) {
             args.y = y;
             args.y_stride = y_stride;
             args.threads = threads;
-            if (const char* head = std::getenv("OCTAVO_BENCH_HEAD"); head && layer.weight.n > 32768) {
+            if (layer.head) {
                 args.epilogue = Epilogue::kArgmax;
                 args.y = nullptr;
-                args.best_value = static_cast<float*>(std::malloc(size_t(4) << 22));
-                args.best_index = static_cast<int32_t*>(std::malloc(size_t(4) << 22));
+                best_value.resize(std::max(best_value.size(), size_t(linear_items(args)) * size_t(m)));
+                best_index.resize(best_value.size());
             }
             if (layer.weight.gated) {
                 args.epilogue = Epilogue::kSilu;
                 args.output = quantized ? Output::kInt8 : Output::kBf16;
-            }
-            if (const char* error = linear_error(args)) {
-                std::fprintf(stderr, "%s\n", error);
-                return 1;
             }
         }
         // Items in the order of the layers, each with its share of the layer's bytes.
@@ -232,6 +232,8 @@ int main(int argc, char** argv) {
             return double(weight_bytes(*args.weight)) / linear_items(args);
         };
         const double bytes_to_products = model.values / double(model.bytes) * m;
+
+        for (Layer& layer : model.layers) layer.args.best_value = best_value.data(), layer.args.best_index = best_index.data();
 
         size_t turn_items = list.size(), next_item = 0;
         size_t turn_bytes = model.bytes / 4 / 4096 * 4096, next_byte = 0;
