@@ -35,7 +35,7 @@ def eight_cpus(monkeypatch):
         (
             {  # the tighter limit of a parent counts
                 "proc/self/cgroup": "0::/a/b\n",
-                "sys/fs/cgroup/a/b/cpu.max": "max 100000",
+                "sys/fs/cgroup/a/b/cpu.max": "700000 100000",
                 "sys/fs/cgroup/a/cpu.max": "300000 100000",
             },
             [0, 1, 2],

@@ -67,7 +67,7 @@ def test_the_random_stream_is_uniform_along_seeds_and_along_positions():
 
 
 PROBABILITIES = [0.05, 0.4, 0.1, 0.25, 0.2]
-LOGITS = list(np.log(PROBABILITIES) + 7)
+LOGITS = list(np.log(PROBABILITIES) + 70)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ LOGITS = list(np.log(PROBABILITIES) + 7)
         ({"top_p": 0.3}, [0, 1, 0, 0, 0]),
         # 0.4 and 0.25 of the three that top_k keeps are 0.76 of their sum; without top_k they are not enough for 0.75.
         ({"top_k": 3, "top_p": 0.75}, np.array([0, 0.4, 0, 0.25, 0]) / 0.65),
-        ({"temperature": 1e-30}, [0, 1, 0, 0, 0]),
+        ({"temperature": 1e-37}, [0, 1, 0, 0, 0]),
     ],
 )
 def test_draws_follow_the_truncated_distribution(ways, expected):
@@ -112,6 +112,14 @@ def test_equal_tokens_are_kept_or_dropped_together():
     logits = [1.0, 3.0, 3.0, 3.0, 0.0]
     assert_distribution(draws(logits, 2000, top_k=2), np.array([0, 1, 1, 1, 0]) / 3)
     assert_distribution(draws(logits, 2000, top_p=0.4), np.array([0, 1, 1, 1, 0]) / 3)
+
+
+@pytest.mark.parametrize(("number", "token"), [(0.0, 1), (1 - 2**-53, 3), (0.5 - 2**-40, 1), (0.5, 3)])
+def test_only_tokens_with_a_probability_are_drawn(monkeypatch, number, token):
+    """The ends of the range, and the border between two tokens that are equally likely."""
+    monkeypatch.setattr("octavo.runner.sampler.uniform", lambda seeds, drawn: np.full(len(seeds), number))
+    logits = torch.tensor([[-np.inf, 2.0, -np.inf, 2.0, -np.inf]])
+    assert sampler((1.0, 1.0, 0, 1)).sample(np.array([0]), logits).tolist() == [token]
 
 
 def test_greedy_takes_the_first_of_the_most_likely():

@@ -184,8 +184,9 @@ def test_moves_are_carried_out_in_order_before_the_step(plain):
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q4_1"])
-def test_gguf_weights_are_those_that_its_reader_gives(plain, tmp_path, kind):
-    """The runner converts weights and looks up embeddings as the file's reader dequantises them."""
+def test_gguf_weights_are_those_that_its_reader_gives(plain, tmp_path, monkeypatch, kind):
+    """The runner converts weights, some rows at a time, and looks up embeddings as the file's reader dequantises them."""
+    monkeypatch.setattr("octavo.runner.weights.ROWS_AT_ONCE", 37)
     checkpoint = open_checkpoint(str(tiny_gguf(tmp_path / "tiny.gguf", plain.folder, kind=kind)))
     result = run(plain.runner(checkpoint=checkpoint), plain.view(), plain.row(0, 0, 40))
     model = AutoModelForCausalLM.from_pretrained(plain.folder, dtype=torch.float32).eval()

@@ -91,11 +91,9 @@ class Sampler:
         probabilities = count(torch.softmax(scaled, -1))
         self._keep_top_p(probabilities, self._top_p[slots])
         sums = count(torch.cumsum(probabilities, -1, dtype=torch.float64))
-        total = count(sums[:, -1:].clone())
-        wanted = count(total * torch.from_numpy(uniform(self._seed[slots], self._drawn[slots]))[:, None])
-        picked = count(torch.searchsorted(sums, wanted, right=True))
-        last_kept = count(torch.searchsorted(sums, total))  # where rounding lifts u * total to total
-        tokens: Int64s = count(torch.minimum(picked, last_kept)).numpy()[:, 0]
+        below = torch.from_numpy(uniform(self._seed[slots], self._drawn[slots]))[:, None]
+        wanted = count(sums[:, -1:] * below)  # below the total, even rounded: u is at most 1 - 2^-53
+        tokens: Int64s = count(torch.searchsorted(sums, wanted, right=True)).numpy()[:, 0]
         return np.minimum(tokens, logits.shape[1] - 1)  # logits that are not numbers would pick past the end
 
     def _keep_top_k(self, scaled: torch.Tensor, top_k: Int64s) -> None:
