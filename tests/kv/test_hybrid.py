@@ -8,9 +8,9 @@ from tests.kv.memory import PLAN, Memory, cache, contents
 
 def entries(kv, slot: int) -> tuple[int, list[int]]:  # type: ignore[no-untyped-def]
     """The run length of a slot and the beginnings of the runs that its room takes."""
-    view = kv.view(PLAN)
-    run = int(view.run[slot])
-    return run, view.table[slot, : -(-kv.layout.room[slot] // run)].tolist()
+    layout = kv.layout
+    run = int(layout.run[slot])
+    return run, layout.table[slot, : -(-len(layout.blocks[slot]) * layout.block_size // run)].tolist()
 
 
 def test_a_short_sequence_gets_one_run_for_all_it_is_expected_to_need() -> None:
@@ -82,21 +82,35 @@ def test_a_prefix_hit_references_blocks_inside_another_ones_run() -> None:
     kv.check()
 
 
-def test_a_run_whose_last_block_is_forked_becomes_blocks_when_it_is_written() -> None:
+def test_a_fork_shares_a_run_as_blocks_and_the_run_stays() -> None:
     kv = cache("hybrid", hybrid_threshold=20, block_size=4)
     memory = Memory(kv)
     tokens = list(range(6))
     kv.admit(0, tokens, expected=8, limit=64)
     memory.write(0, 0, tokens, 6)
-    assert kv.fork(0, 1, list(tokens))
-    assert entries(kv, 0)[0] == 8
+    child = [*tokens, 70]
+    assert kv.fork(0, 1, child)
     tokens.append(6)
     assert kv.extend(0, 7)
-    assert kv.layout.run[0] == 4
+    assert entries(kv, 0) == (8, [0])
+    assert entries(kv, 1) == (4, [0, 8])
     memory.prepare()
     memory.write(0, 6, tokens, 7)
+    memory.write(1, 6, child, 7)
     assert memory.read(0, 7) == contents(tokens)
-    assert memory.read(1, 6) == contents(tokens[:6])
+    assert memory.read(1, 7) == contents(child)
+    kv.check()
+
+
+def test_a_fork_left_alone_with_its_parents_run_goes_on_in_its_blocks() -> None:
+    kv = cache("hybrid", hybrid_threshold=20, block_size=4)
+    kv.admit(0, list(range(6)), expected=12, limit=64)
+    kv.computed(0, 6)
+    assert kv.fork(0, 1, list(range(6)))
+    kv.release(0)
+    assert kv.extend(1, 9)
+    assert kv.view(PLAN).moves == ()
+    assert kv.usage().reserved == 12
     kv.check()
 
 

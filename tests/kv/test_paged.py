@@ -70,7 +70,7 @@ def test_releasing_an_empty_slot_does_nothing() -> None:
     kv.check()
 
 
-def test_a_fork_shares_every_block_and_the_first_writer_copies_the_last_one() -> None:
+def test_a_fork_shares_every_block_and_copies_the_last_one_when_it_writes() -> None:
     kv = cache(capacity=64, block_size=4)
     memory = Memory(kv)
     tokens = [1, 2, 3, 4, 5, 6]
@@ -83,17 +83,56 @@ def test_a_fork_shares_every_block_and_the_first_writer_copies_the_last_one() ->
     assert memory.places(1, 0, 6) == memory.places(0, 0, 6)
 
     tokens.append(7)
-    assert kv.extend(0, 7)  # the parent writes first, so it is the parent that moves out
-    (move,) = kv.view(PLAN).moves
-    assert (move.source, move.tokens) == (memory.places(1, 4, 5)[0], 2)
-    assert move.target == memory.places(0, 4, 5)[0]
-    assert memory.places(0, 0, 4) == memory.places(1, 0, 4)
-    assert kv.usage() == Usage(64, reserved=12, used=8, wasted_inside=4, wasted_outside=0, shared=4, cached=0)
+    assert kv.extend(0, 7)  # the parent goes on where it is
+    assert moves(kv) == ()
+    kv.computed(0, 7)
+    assert kv.usage() == Usage(64, reserved=8, used=7, wasted_inside=1, wasted_outside=0, shared=8, cached=0)
 
     child.append(8)
-    assert kv.extend(1, 7)  # alone with it now
+    assert kv.extend(1, 7)
+    assert moves(kv) == (Move(4, 8, 2),)
+    assert memory.places(0, 0, 8) == list(range(8))
+    assert memory.places(1, 0, 8) == [*range(4), *range(8, 12)]
+    assert kv.usage() == Usage(64, reserved=12, used=9, wasted_inside=3, wasted_outside=0, shared=4, cached=0)
+    kv.check()
+
+
+def test_a_parent_grows_out_of_the_shared_block_without_a_copy() -> None:
+    kv = cache(capacity=64, block_size=4)
+    tokens = [1, 2, 3, 4, 5, 6]
+    kv.admit(0, tokens, expected=9, limit=64)
+    kv.computed(0, 6)
+    kv.fork(0, 1, list(tokens))
+    assert kv.extend(0, 9)
     assert moves(kv) == ()
     assert kv.usage().reserved == 12
+    kv.check()
+
+
+@pytest.mark.parametrize("prefix_caching", [False, True])
+def test_the_last_one_left_of_parent_and_forks_writes_without_a_copy(prefix_caching: bool) -> None:
+    kv = cache(capacity=64, block_size=4, prefix_caching=prefix_caching)
+    tokens = [1, 2, 3, 4, 5, 6]
+    kv.admit(0, tokens, expected=9, limit=64)
+    kv.computed(0, 6)
+    for slot in (1, 2):
+        kv.fork(0, slot, list(tokens))
+    kv.release(0)
+    assert kv.extend(1, 7)
+    assert moves(kv) == (Move(4, 8, 2),)
+    assert kv.extend(2, 7)
+    assert moves(kv) == ()
+    assert kv.usage().reserved == 12
+    kv.check()
+
+
+def test_forks_do_not_touch_a_whole_reservation() -> None:
+    kv = cache(capacity=12, block_size=4, max_model_len=12)
+    kv.admit(0, [1, 2], expected=12, limit=12, whole=True)
+    kv.computed(0, 2)
+    assert kv.fork(0, 1, [1, 2])
+    assert not kv.extend(1, 3)
+    assert kv.extend(0, 12)
     kv.check()
 
 

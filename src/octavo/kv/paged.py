@@ -14,8 +14,9 @@ from octavo.kv.view import Move
 class Paged(Layout):
     """Blocks of ``block_size`` tokens. What is left of the capacity beyond whole blocks is never used (``wasted_outside``).
 
-    A block is written by its only holder. A fork may share a block that is not full yet: whoever writes into it first copies the
-    tokens that it has there and goes on in the copy.
+    A fork may share a block that is not full yet. Its parent goes on writing there, behind what the fork can see; the fork copies
+    its tokens out when it first writes, unless it is the only one left. So a parent is never held up, and a fork that writes
+    nothing costs nothing.
     """
 
     name = "paged"
@@ -70,12 +71,13 @@ class Paged(Layout):
         return self._grow(slot, length)
 
     def _grow(self, slot: int, length: int) -> bool:
-        """``extend`` beyond the room there is: more blocks, or a last block that is not this slot's alone, or both."""
+        """``extend`` beyond the room there is: more blocks, or a copy of a borrowed one, or both."""
         if length <= self.filled[slot]:
             return True
         pool, size, blocks = self.pool, self.block_size, self.blocks[slot]
         tail = self.filled[slot] // size
-        copy = tail < len(blocks) and pool.refs[blocks[tail]] > 1
+        borrowed = tail < len(blocks) and self.room[slot] <= tail * size  # a fork, about to write into its parent's block
+        copy = borrowed and pool.refs[blocks[tail]] > 1
         fresh = max(0, -(-length // size) - len(blocks))
         if fresh + copy > pool.available or length > self._longest:
             return False
@@ -88,8 +90,8 @@ class Paged(Layout):
             self._leave_split(slot, source)
             blocks[tail] = target
             self.table[slot, tail] = target * size
-        elif tail < len(blocks):
-            pool.withdraw(blocks[tail])  # offered when someone who forked from here or to here had filled it
+        elif borrowed:
+            pool.withdraw(blocks[tail])  # its parent may have filled it, and others would find what the parent wrote
         for i in range(len(blocks), len(blocks) + fresh):
             block = pool.take()
             blocks.append(block)
@@ -104,10 +106,7 @@ class Paged(Layout):
             self.pool.hold(block)
         self._place(child, blocks, length)
         if length % size:
-            whole = length - length % size
-            self.room[child] = whole
-            if self.filled[parent] < whole + size:
-                self.room[parent] = min(self.room[parent], whole)
+            self.room[child] = length - length % size
             self._split.setdefault(blocks[-1], (len(blocks) - 1, set()))[1].update((parent, child))
         return True
 
