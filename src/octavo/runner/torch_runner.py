@@ -63,6 +63,7 @@ class TorchRunner(Runner):
     dtype:     "float32", "bfloat16" or "float16"; also that of the KV arena.
     attention: "fused", "gather" or "per-request".
     threads:   torch's compute threads (a setting of the whole process).
+    max_batched_tokens: most tokens of a step. Torch takes memory step by step, so nothing is reserved for it.
     keep_logits: set it to get ``StepResult.logits``: those of every row that wants any, in the plan's order.
 
     One token is sampled for each row with ``Logits.LAST`` or ``Logits.ALL``, from its last position. Memory: the weights once, in
@@ -95,7 +96,6 @@ class TorchRunner(Runner):
         self._path = PATHS[attention](config.heads, config.kv_heads, config.head_dim, self._dtype, launches)
         self._sampler = Sampler(slots, launches)
         self._rotations = _rotations(config.rope.inverse_frequencies(), max_model_len)
-        self._max_batched_tokens = max_batched_tokens
         self._checkpoint = checkpoint
         self._weight_bytes = 0
         self._products: set[str] = set()
