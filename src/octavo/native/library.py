@@ -221,6 +221,6 @@ def load() -> Library:
 
 
 NOT_COMPILED = (
-    "the native library was not compiled, because no C++ compiler was found when octavo was installed: "
+    "the native library was not compiled, because there was no C++ compiler that could when octavo was installed: "
     "install one (Debian and Ubuntu: apt install g++; Fedora: dnf install gcc-c++) and install octavo again"
 )
