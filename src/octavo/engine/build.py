@@ -48,7 +48,6 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> 
         **runner.describe(),
         **({"native runner": f"not used: {choice.why}"} if choice.why else {}),
         **kv.describe(),
-        "KV memory": f"{kv.arena.bytes / 2**20:.0f} MiB: {kv.capacity} tokens of {spec.token_bytes} bytes ({choice.kv_dtype})",
         "max_model_len": f"{max_model_len}",
         "batch": f"{config.max_num_seqs} sequences, {config.max_num_batched_tokens} tokens a step",
         "scheduling": f"chunked prefill mixed with decode, not overlapped, {config.max_preemptions} preemptions a request",
