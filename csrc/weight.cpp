@@ -169,36 +169,47 @@ void pack_quantized_column(Kind kind, int k, const uint8_t* row, uint8_t* panel,
     }
 }
 
-// 32 consecutive values of a row as bf16, from whatever float they are.
-void read_bf16(const Segment& segment, int row, int begin, int count, bf16* out) {
-    const uint8_t* from = static_cast<const uint8_t*>(segment.rows) + size_t(row) * segment.row_bytes;
-    if (segment.kind == Kind::kBf16) {
-        std::memcpy(out, from + size_t(begin) * 2, size_t(count) * 2);
-    } else if (segment.kind == Kind::kF16) {
-        const f16* values = reinterpret_cast<const f16*>(from) + begin;
+// 32 values of a row as bf16, of which `count` exist, from whatever float they are.
+void read_bf16(Kind kind, const uint8_t* row, int begin, int count, bf16* out) {
+    if (kind == Kind::kBf16) {
+        if (count == kBlock) {
+            std::memcpy(out, row + size_t(begin) * 2, kBlock * 2);
+            return;
+        }
+        std::memcpy(out, row + size_t(begin) * 2, size_t(count) * 2);
+    } else if (kind == Kind::kF16) {
+        const f16* values = reinterpret_cast<const f16*>(row) + begin;
         for (int i = 0; i < count; i++) out[i] = float_to_bf16(f16_to_float(values[i]));
     } else {
-        const float* values = reinterpret_cast<const float*>(from) + begin;
+        const float* values = reinterpret_cast<const float*>(row) + begin;
         for (int i = 0; i < count; i++) out[i] = float_to_bf16(values[i]);
     }
     std::fill(out + count, out + kBlock, bf16(0));
 }
 
+// Pairs of k of 32 columns, [column][pair], to [pair][column].
+void transpose_pairs(const uint32_t (*from)[kBlock / 2], uint32_t* to) {
+    for (int c = 0; c < kPanel; c++)
+        for (int i = 0; i < kBlock / 2; i++) to[i * kPanel + c] = from[c][i];
+}
+
 void pack_bf16_panel(const PackArgs& args, int panel) {
     const int k = args.weight.k;
+    const uint8_t* rows[kPanel];
+    Kind kinds[kPanel];
+    for (int c = 0; c < kPanel; c++) {
+        const SourceRow source = source_row(args, panel * kPanel + c);
+        const Segment& segment = args.segments[std::max(0, source.segment)];
+        kinds[c] = segment.kind;
+        rows[c] = source.segment < 0 ? nullptr : static_cast<const uint8_t*>(segment.rows) + size_t(source.row) * segment.row_bytes;
+    }
     uint32_t* to = reinterpret_cast<uint32_t*>(static_cast<char*>(args.data) + size_t(panel) * panel_bytes(Kind::kBf16, k));
-    alignas(64) uint32_t pairs[kPanel][kBlock / 2];
+    alignas(64) uint32_t pairs[kPanel][kBlock / 2] = {};
     for (int begin = 0; begin < k; begin += kBlock, to += kPanel * kBlock / 2) {
         const int count = std::clamp(args.source_k - begin, 0, kBlock);
-        for (int c = 0; c < kPanel; c++) {
-            const SourceRow source = source_row(args, panel * kPanel + c);
-            if (source.segment < 0)
-                std::memset(pairs[c], 0, sizeof pairs[c]);
-            else
-                read_bf16(args.segments[source.segment], source.row, begin, count, reinterpret_cast<bf16*>(pairs[c]));
-        }
-        for (int i = 0; i < kBlock / 2; i++)
-            for (int c = 0; c < kPanel; c++) to[i * kPanel + c] = pairs[c][i];
+        for (int c = 0; c < kPanel; c++)
+            if (rows[c]) read_bf16(kinds[c], rows[c], begin, count, reinterpret_cast<bf16*>(pairs[c]));
+        transpose_pairs(pairs, to);
     }
 }
 

@@ -183,7 +183,10 @@ int main(int argc, char** argv) {
     Kind kind = Kind::kF32;
     for (const auto& known : kinds)
         if (std::strcmp(known.name, argv[1]) == 0) kind = known.kind;
-    if (kind == Kind::kF32) return 2;
+    if (kind == Kind::kF32) {
+        std::fprintf(stderr, "%s is no kind of packed weights.\n", argv[1]);
+        return 2;
+    }
     std::vector<int> row_counts;
     for (char* part = std::strtok(argv[2], ","); part; part = std::strtok(nullptr, ",")) row_counts.push_back(std::atoi(part));
     const int threads = std::atoi(argv[3]);

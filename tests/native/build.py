@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parents[2] / "csrc"
@@ -74,8 +75,9 @@ def library(isa: str, prefixes: tuple[str, ...]) -> ctypes.CDLL:
         with tempfile.TemporaryDirectory(dir=folder) as work:
             objects = [Path(work) / f"{path.stem}.o" for path in files]
             compile_one = ["g++", *COMMON, *FLAGS[isa], f'-DOCTAVO_ISA_NAME="{isa}"', "-c"]
-            for path, target_object in zip(files, objects, strict=True):
-                subprocess.run([*compile_one, path, "-o", target_object], check=True)
+            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+                commands = [[*compile_one, path, "-o", part] for path, part in zip(files, objects, strict=True)]
+                list(pool.map(functools.partial(subprocess.run, check=True), commands))
             built = Path(work) / target.name
             subprocess.run(["g++", "-shared", "-pthread", *objects, "-o", built], check=True)
             built.replace(target)

@@ -168,6 +168,21 @@ def test_results_do_not_depend_on_how_many_rows_fit_a_block(linear: Linear, kind
 
 
 @pytest.mark.parametrize("kind", QUANTIZED)
+@pytest.mark.parametrize("bits", [0x00, 0x7F, 0x80, 0xFF])
+@pytest.mark.parametrize("signs", [(1, 1), (-1, -1), (1, -1)])
+def test_extreme_integers_do_not_saturate(linear: Linear, kind: str, bits: int, signs: tuple[int, int]) -> None:
+    rows = random_rows(np.random.default_rng(20), kind, 33, 256)
+    values, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
+    fields = {"Q4_0": [0, 1], "Q4_1": [0, 1, 2, 3], "Q8_0": [0, 1], "Q4_K": [0, 1, 2, 3], "Q6_K": [208, 209]}[kind]
+    blocks = rows.reshape(33, 256 // values, size)
+    kept = blocks[:, :, fields].copy()
+    blocks[:] = bits
+    blocks[:, :, fields] = kept
+    x = linear.quantize(np.tile(np.float32(signs), (15, 128)))
+    close(linear(linear.pack([(kind, rows)], kind, 256), x), values_of(kind, x), dequantized(kind, rows))
+
+
+@pytest.mark.parametrize("kind", QUANTIZED)
 @pytest.mark.parametrize("epilogue", [STORE, SILU, GELU])
 def test_quantized_weights_agree_bitwise_between_instruction_sets(kind: str, epilogue: int) -> None:
     rng = np.random.default_rng(7)
