@@ -1,6 +1,7 @@
 // The C border of the engine: what octavo/native/library.py calls. Counts, strides and struct layouts there mirror these.
 //
 // Functions that can fail return nullptr, or why they failed, as a sentence that lives as long as the library.
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -102,6 +103,7 @@ OCTAVO_API void octavo_op_ticks(const Program* program, double* spent) { program
 
 // A row of logits and how it is sampled, for tests against the definition.
 OCTAVO_API int32_t octavo_draw(const float* logits, int vocabulary, const Sampling* sampling) {
+    if (!draws(*sampling)) return int32_t(std::max_element(logits, logits + vocabulary) - logits);
     Scratch scratch;
     return draw(logits, vocabulary, *sampling, scratch);
 }
