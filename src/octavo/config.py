@@ -74,7 +74,7 @@ class EngineConfig(Settings):
         "a Hugging Face folder, a .gguf file, or an alias; the default is an alias for SmolLM2-135M-Instruct",
     )
     runner: str = setting(
-        "torch",
+        "auto",
         "what computes: the compiled library, torch, or (auto) the first where it was compiled and has what is asked for",
         choices=("auto", "native", "torch"),
     )

@@ -14,6 +14,7 @@ from octavo.models.decoder import build_program
 from octavo.observe.clock import RealClock
 from octavo.request import Request, SamplingParams
 from octavo.runner.base import Runner
+from octavo.runner.native_runner import NativeRunner
 from octavo.runner.torch_runner import TorchRunner
 from octavo.scheduler.scheduler import Scheduler
 
@@ -41,9 +42,22 @@ class Arm:
 
 
 class Arms:
-    """Runs arms on one checkpoint; the runners, which hold the weights, are built once for each attention path."""
+    """Runs arms on one checkpoint; the runners, which hold the weights, are built once for each attention path.
 
-    def __init__(self, checkpoint: Checkpoint, dtype: str, *, slots: int, max_model_len: int, threads: int = 2):
+    settings: more arguments of a native runner.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        dtype: str,
+        *,
+        slots: int,
+        max_model_len: int,
+        threads: int = 2,
+        runner: type[TorchRunner] | type[NativeRunner] = TorchRunner,
+        **settings: Any,
+    ):
         self.checkpoint, self.dtype, self.slots, self.max_model_len, self.threads = (
             checkpoint,
             dtype,
@@ -51,14 +65,16 @@ class Arms:
             max_model_len,
             threads,
         )
+        self._class, self._settings = runner, settings
         self._runners: dict[str, Runner] = {}
 
     def runner(self, attention: str) -> Runner:
         """The runner of an attention path."""
         if attention not in self._runners:
-            self._runners[attention] = TorchRunner(
+            self._runners[attention] = self._class(
                 build_program(self.checkpoint.config), self.checkpoint, dtype=self.dtype, attention=attention,
                 threads=self.threads, slots=self.slots, max_model_len=self.max_model_len, max_batched_tokens=2048,
+                **self._settings,
             )  # fmt: skip
         return self._runners[attention]
 
@@ -66,7 +82,8 @@ class Arms:
         """An engine over ``capacity`` tokens of KV cache."""
         model = self.checkpoint.config
         kv = build_cache(
-            arm.placement[0], KVSpec(model.layers, model.kv_heads, model.head_dim, self.dtype), capacity=capacity,
+            arm.placement[0], KVSpec(model.layers, model.kv_heads, model.head_dim, self._settings.get("kv_dtype", self.dtype)),
+            capacity=capacity,
             slots=arm.batch, max_model_len=self.max_model_len, block_size=arm.placement[1],
             prefix_caching=arm.prefix_caching, **cache,
         )  # fmt: skip

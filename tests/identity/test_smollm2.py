@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import torch
 from transformers import AutoModelForCausalLM, GgufConfig
 
 from octavo.models.load import open_checkpoint
+from octavo.native import isa
+from octavo.runner.native_runner import NativeRunner
 from tests.identity.arms import ATTENTION, PLACEMENTS, Arm, Arms, pairwise
 from tests.identity.oracle import continuations, margin
 
@@ -107,3 +110,22 @@ def test_in_bfloat16_a_token_differs_only_where_the_margin_is_small(checkpoint, 
             if at is not None:
                 found = margin(reference, prompt + one[:at])
                 assert found <= BF16_MARGIN, f"{arm}: token {at} differs at a margin of {found}: {json.dumps([one, other])}"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not isa.built(), reason="the native library is not compiled")
+def test_native_arms_agree_exactly_and_with_transformers_where_the_margin_is_large(checkpoint, reference, long_and_short) -> None:  # type: ignore[no-untyped-def]
+    """4-bit weights as they are in the file, one call a step or one an operation."""
+    whole = Arm(("contiguous", 16), "fused", 2048, False, False, 6)
+    arms = Arms(checkpoint, "bfloat16", slots=6, max_model_len=256, runner=NativeRunner)
+    expected, _ = arms.run(whole, long_and_short, 16, 6 * 256)
+    for arm in dict.fromkeys(replace(arm, attention="fused") for arm in ARMS):
+        got, _ = arms.run(arm, long_and_short, 16, 256 if arm.scarce else 6 * 256, hybrid_threshold=64)
+        assert got == expected, str(arm)
+    eager = Arms(checkpoint, "bfloat16", slots=6, max_model_len=256, runner=NativeRunner, eager=True)
+    assert eager.run(replace(ARMS[0], attention="fused"), long_and_short, 16, 6 * 256, hybrid_threshold=64)[0] == expected
+    for prompt, one, other in zip(long_and_short, expected, continuations(reference, long_and_short, 16), strict=True):
+        at = next((i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b), None)
+        if at is not None:
+            found = margin(reference, prompt + one[:at])
+            assert found <= BF16_MARGIN, f"token {at} differs at a margin of {found}: {json.dumps([one, other])}"
