@@ -84,7 +84,7 @@ struct Workspace {
 
     Workspace(Scratch& scratch, int head_dim, int most_rows, int most_heads) {
         const int width = Products::padded(head_dim), strip = Products::kStrip;
-        const size_t rows_padded = size_t(most_rows + strip - 1) / strip * strip;
+        const size_t rows_padded = size_t(most_rows) + strip;  // a strip may begin anywhere and is read whole
         size_t bytes = 0;
         const auto plan = [&](size_t size) {
             const size_t at = bytes;
@@ -221,7 +221,7 @@ private:
     void compute(const AttentionUnit& unit, int tile_of_unit, const TileRows& rows, const Ahead& ahead) {
         if (kind == KvKind::kInt8) gather_scales(unit, rows);
         if constexpr (Products::kDirectRows > 0) {
-            if (unit.queries * group_ <= Products::kDirectRows) return compute_direct<kind>(unit, tile_of_unit, rows);
+            if (unit.queries * group_ <= Products::kDirectRows) return compute_direct<kind, Products>(unit, tile_of_unit, rows);
         }
         compute_packed<kind>(unit, tile_of_unit, rows, ahead);
     }
@@ -259,22 +259,22 @@ private:
         }
     }
 
-    // A few rows: keys and values are read where they lie, all heads together.
-    template <KvKind kind>
+    // A few rows: keys and values are read where they lie, all heads together. Only some ISAs' products can.
+    template <KvKind kind, class Direct>
     void compute_direct(const AttentionUnit& unit, int tile_of_unit, const TileRows& rows) {
         const int tile = unit.tile + tile_of_unit, tile_rows = unit.queries * group_;
         const int first = args_.rows[unit.row].start + unit.query;
         const int64_t offset = unit.head * args_.kv.head_stride;
         const Target to = target(unit, tile_of_unit, 0);
-        Products::template scores_direct<kind>(work_.queries, tile_rows, unit.heads, rows.keys(), offset, args_.kv.head_stride,
-                                               shape_.head_dim, rows.begin, rows.end, work_.scores);
+        Direct::template scores_direct<kind>(work_.queries, tile_rows, unit.heads, rows.keys(), offset, args_.kv.head_stride,
+                                             shape_.head_dim, rows.begin, rows.end, work_.scores);
         for (int h = 0; h < unit.heads; ++h) {
             for (int r = 0; r < tile_rows; ++r) {
                 weigh_scores<kind>(first + r / group_, tile, h, h * tile_rows + r, rows.begin, rows.end, to);
             }
         }
-        Products::template weigh_direct<kind>(work_.probabilities, tile_rows, unit.heads, rows.values(), offset, args_.kv.head_stride,
-                                              shape_.head_dim, rows.begin, rows.end, to.results, width_);
+        Direct::template weigh_direct<kind>(work_.probabilities, tile_rows, unit.heads, rows.values(), offset, args_.kv.head_stride,
+                                            shape_.head_dim, rows.begin, rows.end, to.results, width_);
         if (unit.partial >= 0) return;
         const int all_rows = unit.heads * tile_rows;
         for (int row = 0; row < all_rows; row += Lanes::count) {
@@ -326,6 +326,7 @@ void attention_item(const AttentionArgs& args, int item, Scratch& scratch) {
         most_rows = std::max(most_rows, unit->heads * unit->queries * group);
         most_heads = std::max(most_heads, unit->heads);
     }
+    const Products::Session session;
     ItemWalk(args, scratch, most_rows, most_heads).run(begin, end);
 }
 
