@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "attention_products.h"
 #include "attention_tile.h"
@@ -67,6 +68,20 @@ struct Cursor {
     }
 };
 
+// What the largest unit of an item needs.
+struct Most {
+    int rows = 0;                       // of all heads
+    int heads = 0;
+    int together = Products::kStrip;    // rows whose scores are in memory at once
+
+    void include(const AttentionUnit& unit, int group) {
+        const int tile_rows = unit.queries * group;
+        rows = std::max(rows, unit.heads * tile_rows);
+        heads = std::max(heads, unit.heads);
+        if (tile_rows <= Products::kDirectRows) together = std::max(together, unit.heads * tile_rows);
+    }
+};
+
 // A thread's memory for one item, cut from its scratch.
 struct Workspace {
     TileRows* rows[2];
@@ -82,54 +97,48 @@ struct Workspace {
     float* key_scales;
     float* value_scales;
 
-    Workspace(Scratch& scratch, int head_dim, int most_rows, int most_heads) {
-        const int width = Products::padded(head_dim), strip = Products::kStrip;
-        const size_t rows_padded = size_t(most_rows) + strip;  // a strip may begin anywhere and is read whole
+    Workspace(Scratch& scratch, int head_dim, const Most& most) {
+        const size_t bytes = layout(0, head_dim, most);
+        layout(reinterpret_cast<uintptr_t>(scratch.get<char>(bytes)), head_dim, most);
+    }
+
+private:
+    // Places everything from `memory` on; returns the bytes that takes.
+    size_t layout(uintptr_t memory, int head_dim, const Most& most) {
+        const size_t width = Products::padded(head_dim);
+        const size_t all_rows = size_t(most.rows) + std::max(Products::kStrip, Lanes::count);  // strips and lanes may be read whole
         size_t bytes = 0;
-        const auto plan = [&](size_t size) {
-            const size_t at = bytes;
-            bytes += (size + 63) / 64 * 64;
-            return at;
+        const auto place = [&](auto& pointer, size_t count) {
+            using Value = std::remove_reference_t<decltype(*pointer)>;
+            pointer = reinterpret_cast<Value*>(memory + bytes);
+            bytes += (count * sizeof(Value) + 63) / 64 * 64;
         };
-        const size_t at[] = {plan(sizeof(TileRows)),
-                             plan(sizeof(TileRows)),
-                             plan(sizeof(Packed) * kTile * width),
-                             plan(sizeof(Packed) * kTile * width),
-                             plan(sizeof(Packed) * rows_padded * width),
-                             plan(sizeof(Packed) * rows_padded * kTile),
-                             plan(sizeof(float) * rows_padded * kTile),
-                             plan(sizeof(float) * rows_padded * result_width(head_dim)),
-                             plan(sizeof(float) * rows_padded * result_width(head_dim)),
-                             plan(sizeof(float) * rows_padded),
-                             plan(sizeof(float) * rows_padded),
-                             plan(sizeof(float) * most_heads * kTile),
-                             plan(sizeof(float) * most_heads * kTile)};
-        char* memory = scratch.get<char>(bytes);
-        rows[0] = reinterpret_cast<TileRows*>(memory + at[0]);
-        rows[1] = reinterpret_cast<TileRows*>(memory + at[1]);
-        keys = reinterpret_cast<Packed*>(memory + at[2]);
-        values = reinterpret_cast<Packed*>(memory + at[3]);
-        queries = reinterpret_cast<Packed*>(memory + at[4]);
-        probabilities = reinterpret_cast<Packed*>(memory + at[5]);
-        scores = reinterpret_cast<float*>(memory + at[6]);
-        tile_results = reinterpret_cast<float*>(memory + at[7]);
-        results = reinterpret_cast<float*>(memory + at[8]);
-        tops = reinterpret_cast<float*>(memory + at[9]);
-        tile_tops = reinterpret_cast<float*>(memory + at[10]);
-        key_scales = reinterpret_cast<float*>(memory + at[11]);
-        value_scales = reinterpret_cast<float*>(memory + at[12]);
+        place(rows[0], 1);
+        place(rows[1], 1);
+        place(keys, kTile * width);
+        place(values, kTile * width);
+        place(queries, all_rows * width);
+        place(probabilities, size_t(most.together) * kTile);
+        place(scores, size_t(most.together) * kTile);
+        place(tile_results, size_t(most.together) * result_width(head_dim));
+        place(results, all_rows * result_width(head_dim));
+        place(tops, all_rows);
+        place(tile_tops, all_rows);
+        place(key_scales, size_t(most.heads) * kTile);
+        place(value_scales, size_t(most.heads) * kTile);
+        return bytes;
     }
 };
 
 class ItemWalk {
 public:
-    ItemWalk(const AttentionArgs& args, Scratch& scratch, int most_rows, int most_heads)
+    ItemWalk(const AttentionArgs& args, Scratch& scratch, const Most& most)
         : args_(args),
           shape_(args.plan->shape),
           group_(shape_.heads / shape_.kv_heads),
           width_(result_width(shape_.head_dim)),
           scoring_(scoring(args.scale, args.softcap)),
-          work_(scratch, shape_.head_dim, most_rows, most_heads) {}
+          work_(scratch, shape_.head_dim, most) {}
 
     void run(const AttentionUnit* begin, const AttentionUnit* end) {
         Cursor now{begin, end}, next{begin, end};
@@ -252,7 +261,7 @@ private:
                     continue;
                 }
                 Products::scores(work_.queries + int64_t(row) * packed_width, count, work_.keys, shape_.head_dim, begin, end, work_.scores);
-                for (int r = 0; r < count; ++r) weigh_scores<kind>(first + (at + r) / group_, tile, h, r, begin, end, to);
+                weigh_scores<kind>(first, at, count, tile, h, 0, begin, end, to);
                 Products::weigh(work_.probabilities, count, work_.values, shape_.head_dim, begin, end, to.results, width_);
                 if (unit.partial < 0) fold(work_.results + int64_t(row) * width_, work_.tops + row, to.results, to.tops, count, width_);
             }
@@ -268,11 +277,7 @@ private:
         const Target to = target(unit, tile_of_unit, 0);
         Direct::template scores_direct<kind>(work_.queries, tile_rows, unit.heads, rows.keys(), offset, args_.kv.head_stride,
                                              shape_.head_dim, rows.begin, rows.end, work_.scores);
-        for (int h = 0; h < unit.heads; ++h) {
-            for (int r = 0; r < tile_rows; ++r) {
-                weigh_scores<kind>(first + r / group_, tile, h, h * tile_rows + r, rows.begin, rows.end, to);
-            }
-        }
+        for (int h = 0; h < unit.heads; ++h) weigh_scores<kind>(first, 0, tile_rows, tile, h, h * tile_rows, rows.begin, rows.end, to);
         Direct::template weigh_direct<kind>(work_.probabilities, tile_rows, unit.heads, rows.values(), offset, args_.kv.head_stride,
                                             shape_.head_dim, rows.begin, rows.end, to.results, width_);
         if (unit.partial >= 0) return;
@@ -283,14 +288,29 @@ private:
         }
     }
 
-    // Probabilities of the row `r` of the target, of the query at `position`.
+    // Probabilities of `count` rows of a head, the `at`-th and the next; row 0 is of the query at `first`. Their scores and results
+    // begin at row `to_row` of the strip. First all rows' largest exponents, then all probabilities: so that the long way to the one
+    // does not hold up the other.
     template <KvKind kind>
-    void weigh_scores(int position, int tile, int head_of_unit, int r, int begin, int end, const Target& to) {
-        const Seen seen = seen_tokens(position, tile, args_.plan->window);
-        to.tops[r] = probabilities<kind == KvKind::kInt8>(
-            work_.scores + r * kTile, seen, begin, end, scoring_, work_.key_scales + head_of_unit * kTile,
-            work_.value_scales + head_of_unit * kTile, work_.probabilities + r * kTile,
-            to.results + int64_t(r) * width_ + Products::padded(shape_.head_dim));
+    void weigh_scores(int first, int at, int count, int tile, int head_of_unit, int to_row, int begin, int end, const Target& to) {
+        constexpr bool kScaled = kind == KvKind::kInt8;
+        float* scores = work_.scores + to_row * kTile;
+        Seen seen[std::max(Products::kStrip, Products::kDirectRows)];
+        int query = at / group_, left = group_ - at % group_;
+        for (int r = 0; r < count; ++r) {
+            seen[r] = seen_tokens(first + query, tile, args_.plan->window);
+            if (--left == 0) {
+                left = group_;
+                ++query;
+            }
+            to.tops[to_row + r] =
+                largest_exponent<kScaled>(scores + r * kTile, seen[r], begin, end, scoring_, work_.key_scales + head_of_unit * kTile);
+        }
+        for (int r = 0; r < count; ++r) {
+            probabilities<kScaled>(scores + r * kTile, seen[r], begin, end, scoring_, to.tops[to_row + r],
+                                   work_.value_scales + head_of_unit * kTile, work_.probabilities + (to_row + r) * kTile,
+                                   to.results + int64_t(to_row + r) * width_ + Products::padded(shape_.head_dim));
+        }
     }
 
     void gather_scales(const AttentionUnit& unit, const TileRows& rows) {
@@ -321,13 +341,10 @@ void attention_item(const AttentionArgs& args, int item, Scratch& scratch) {
     const AttentionUnit* begin = plan.units.data() + plan.begins[item];
     const AttentionUnit* end = plan.units.data() + plan.begins[item + 1];
     const int group = plan.shape.heads / plan.shape.kv_heads;
-    int most_rows = 0, most_heads = 0;
-    for (const AttentionUnit* unit = begin; unit != end; ++unit) {
-        most_rows = std::max(most_rows, unit->heads * unit->queries * group);
-        most_heads = std::max(most_heads, unit->heads);
-    }
+    Most most;
+    for (const AttentionUnit* unit = begin; unit != end; ++unit) most.include(*unit, group);
     const Products::Session session;
-    ItemWalk(args, scratch, most_rows, most_heads).run(begin, end);
+    ItemWalk(args, scratch, most).run(begin, end);
 }
 
 int attention_merge_items(const AttentionArgs& args) { return int(args.plan->merges.size()); }
@@ -337,7 +354,7 @@ void attention_merge_item(const AttentionArgs& args, int item, Scratch& scratch)
     const AttentionUnit& unit = plan.merges[item];
     const int rows = unit.heads * unit.queries * (plan.shape.heads / plan.shape.kv_heads);
     const int width = result_width(plan.shape.head_dim);
-    float* results = scratch.get<float>(size_t(rows) * (width + 1));
+    float* results = scratch.get<float>(size_t(rows) * (width + 1) + Lanes::count);
     float* tops = results + int64_t(rows) * width;
     std::fill(tops, tops + rows, kNothing);
     const int64_t tile_floats = partial_floats(plan.shape, unit);

@@ -8,7 +8,8 @@
 namespace octavo {
 namespace {
 
-constexpr int kMaxRows = 96;                       // query rows that share a packed tile: packing is then a few percent of the work
+constexpr int kMostRows = 384;                     // query rows that share a packed tile: packing is then little beside the rest
+constexpr int kLeastRows = 48;                     // when more threads are to have a share
 constexpr int kFewRows = 16;                       // up to this many, reading keys and values costs more than computing: heads go together
 constexpr int64_t kGroupBytes = 128 * 1024;        // a tile's keys and values of all heads of a unit: it and the next share the cache
 constexpr int64_t kMostPartials = 16 * 1024 * 1024;  // floats
@@ -46,7 +47,10 @@ void attention_plan(AttentionPlan& plan, const AttentionShape& shape, const Row*
     plan.begins.clear();
 
     const int group = shape.heads / shape.kv_heads;
-    const int most_queries = std::max(1, kMaxRows / group);
+    int64_t all_rows = 0;
+    for (int r = 0; r < row_count; ++r) all_rows += int64_t(rows[r].length) * shape.heads;
+    const int64_t share = all_rows / (4 * std::max(1, workers));
+    const int most_queries = std::max(1, int(std::clamp<int64_t>(share, kLeastRows, kMostRows)) / group);
     const int64_t head_bytes = int64_t(kTile) * shape.head_dim * (shape.kind == KvKind::kBf16 ? 4 : 2);
     const int grouped_heads = int(std::max<int64_t>(1, kGroupBytes / head_bytes));
 
@@ -95,6 +99,7 @@ void attention_plan(AttentionPlan& plan, const AttentionShape& shape, const Row*
         }
         partials += tile_floats * unit.tiles;
     }
+    partials += Lanes::count;  // folding reads so far
     if (plan.partials.size() < size_t(partials)) plan.partials.resize(partials);
 
     // Neighbours share an item until it is worth claiming.

@@ -11,12 +11,12 @@
 namespace octavo {
 
 constexpr int64_t kZeroBytes = 64 * 1024;
-constexpr float kNothing = -std::numeric_limits<float>::infinity();  // the largest score of no scores
+constexpr float kNothing = -std::numeric_limits<float>::infinity();  // the largest exponent of no scores
 
 // A row of results: [padded head_dim] weighted values, then the sum of the probabilities in Lanes::count pieces.
 inline int result_width(int head_dim) { return Products::padded(head_dim) + Lanes::count; }
 
-// Floats of one tile's partial results: of each head and row the result, then of each the largest score.
+// Floats of one tile's partial results: of each head and row the result, then of each the largest exponent.
 inline int64_t partial_floats(const AttentionShape& shape, const AttentionUnit& unit) {
     const int rows = unit.queries * (shape.heads / shape.kv_heads);
     const int64_t floats = int64_t(unit.heads) * rows * (result_width(shape.head_dim) + 1);
@@ -45,68 +45,92 @@ inline Scoring scoring(float scale, float softcap) {
     return {scale * kLog2E, 0.0f};
 }
 
-// Probabilities of one row over tokens [begin, end) of a tile, relative to its largest score, which is returned; kNothing where it
-// sees none of them. key_scales and value_scales, per token, or null. `sum` receives the probabilities' sum, in pieces.
-template <bool scaled>
-inline float probabilities(float* scores, Seen seen, int begin, int end, const Scoring& scoring, const float* key_scales,
-                           const float* value_scales, Products::Packed* packed, float* sum) {
-    constexpr int kCount = Lanes::count;
-    constexpr int kVectors = kTokenStep / kCount;
-    const Lanes zero = Lanes::set(0.0f), nothing = Lanes::set(kNothing);
-    if (seen.high <= seen.low) {
-        const Lanes none[kVectors] = {};
-        for (int token = begin; token < end; token += kTokenStep) Products::put_probabilities(none, packed + token, zero);
-        zero.store(sum);
-        return kNothing;
+// The largest of the scores in [begin, end) that are seen, after scales and soft cap, which are written back.
+template <bool scaled, bool masked>
+inline Lanes largest_scores(float* scores, Seen seen, int begin, int end, const Scoring& scoring, const float* key_scales) {
+    const Lanes nothing = Lanes::set(kNothing);
+    Lanes top[2] = {nothing, nothing};
+    for (int token = begin; token < end; token += 2 * Lanes::count) {
+#pragma GCC unroll 2
+        for (int i = 0; i < 2; ++i) {
+            const int at = token + i * Lanes::count;
+            Lanes s = Lanes::load(scores + at);
+            if constexpr (scaled) s = s * Lanes::load(key_scales + at);
+            if (scoring.into_cap != 0.0f) s = tanh(s * Lanes::set(scoring.into_cap));
+            if (scaled || scoring.into_cap != 0.0f) s.store(scores + at);
+            if constexpr (masked) s = keep_range(s, seen.low - at, seen.high - at, nothing);
+            top[i] = max(top[i], s);
+        }
     }
-    Lanes top = nothing;
-    for (int token = begin; token < end; token += kCount) {
-        Lanes s = Lanes::load(scores + token);
-        if constexpr (scaled) s = s * Lanes::load(key_scales + token);
-        if (scoring.into_cap != 0.0f) s = tanh(s * Lanes::set(scoring.into_cap));
-        if (scaled || scoring.into_cap != 0.0f) s.store(scores + token);
-        if (token < seen.low || token + kCount > seen.high) s = keep_range(s, seen.low - token, seen.high - token, nothing);
-        top = max(top, s);
-    }
-    const float largest_score = largest(top) * scoring.to_log2;
-    const Lanes factor = Lanes::set(scoring.to_log2), shift = Lanes::set(-largest_score);
+    return max(top[0], top[1]);
+}
+
+// Probabilities from scores, relative to the largest score; returns their sum, in pieces.
+template <bool scaled, bool masked>
+inline Lanes exponentials(const float* scores, Seen seen, int begin, int end, float to_log2, float largest_score,
+                          const float* value_scales, Products::Packed* packed) {
+    constexpr int kVectors = kTokenStep / Lanes::count;
+    const Lanes factor = Lanes::set(to_log2), shift = Lanes::set(-largest_score), zero = Lanes::set(0.0f);
     Lanes total = zero;
     for (int token = begin; token < end; token += kTokenStep) {
         Lanes p[kVectors];
+#pragma GCC unroll 4
         for (int i = 0; i < kVectors; ++i) {
-            const int at = token + i * kCount;
-            const Lanes exponent = fma(Lanes::load(scores + at), factor, shift);
-            if (at >= seen.low && at + kCount <= seen.high) {
-                p[i] = exp2_close(exponent);
-            } else {  // what is not seen may be greater than the largest score: it must not reach the exponential
-                const int low = seen.low - at, high = seen.high - at;
-                p[i] = keep_range(exp2_close(keep_range(exponent, low, high, zero)), low, high, zero);
-            }
+            const int at = token + i * Lanes::count;
+            Lanes exponent = fma(Lanes::load(scores + at), factor, shift);
+            // What is not seen may be greater than the largest score: it must not reach the exponential.
+            if constexpr (masked) exponent = keep_range(exponent, seen.low - at, seen.high - at, zero);
+            p[i] = exp2_close(exponent);
+            if constexpr (masked) p[i] = keep_range(p[i], seen.low - at, seen.high - at, zero);
         }
         if constexpr (scaled) {
+#pragma GCC unroll 4
             for (int i = 0; i < kVectors; ++i) {
                 total = total + p[i];
-                p[i] = p[i] * Lanes::load(value_scales + token + i * kCount);
+                p[i] = p[i] * Lanes::load(value_scales + token + i * Lanes::count);
             }
             Products::put_probabilities(p, packed + token, zero);
         } else {
             total = Products::put_probabilities(p, packed + token, total);
         }
     }
-    total.store(sum);
-    return largest_score;
+    return total;
 }
 
-// Folds a tile's results of `rows` (at most Lanes::count) rows into those of the tiles before it. `tops` are the largest scores.
-inline void fold(float* results, float* tops, const float* tile_results, const float* tile_tops, int rows, int width) {
-    alignas(64) float keep[Lanes::count] = {}, take[Lanes::count] = {};
-    for (int r = 0; r < rows; ++r) {
-        const float top = std::max(tops[r], tile_tops[r]);
-        keep[r] = tops[r] == kNothing ? 0.0f : tops[r] - top;
-        take[r] = tile_tops[r] == kNothing ? 0.0f : tile_tops[r] - top;
+// The largest exponent of a row's tokens [begin, end) of a tile; kNothing where it sees none of them. key_scales: per token, or null.
+template <bool scaled>
+inline float largest_exponent(float* scores, Seen seen, int begin, int end, const Scoring& scoring, const float* key_scales) {
+    if (seen.high <= seen.low) return kNothing;
+    const bool whole = seen.low <= begin && seen.high >= end;
+    const Lanes top = whole ? largest_scores<scaled, false>(scores, seen, begin, end, scoring, key_scales)
+                            : largest_scores<scaled, true>(scores, seen, begin, end, scoring, key_scales);
+    return largest(top) * scoring.to_log2;
+}
+
+// A row's probabilities, relative to its largest exponent; `sum` receives their sum, in pieces. value_scales: per token, or null.
+template <bool scaled>
+inline void probabilities(const float* scores, Seen seen, int begin, int end, const Scoring& scoring, float top,
+                          const float* value_scales, Products::Packed* packed, float* sum) {
+    if (seen.high <= seen.low) {
+        const Lanes none[kTokenStep / Lanes::count] = {};
+        for (int token = begin; token < end; token += kTokenStep) Products::put_probabilities(none, packed + token, Lanes::set(0.0f));
+        Lanes::set(0.0f).store(sum);
+    } else if (seen.low <= begin && seen.high >= end) {
+        exponentials<scaled, false>(scores, seen, begin, end, scoring.to_log2, top, value_scales, packed).store(sum);
+    } else {
+        exponentials<scaled, true>(scores, seen, begin, end, scoring.to_log2, top, value_scales, packed).store(sum);
     }
-    exp2_fine(Lanes::load(keep)).store(keep);
-    exp2_fine(Lanes::load(take)).store(take);
+}
+
+// Folds a tile's results of `rows` (at most Lanes::count) rows into those of the tiles before it. `tops` are the largest exponents;
+// Lanes::count of them can be read.
+inline void fold(float* results, float* tops, const float* tile_results, const float* tile_tops, int rows, int width) {
+    alignas(64) float keep[Lanes::count], take[Lanes::count], greater[Lanes::count];
+    const Lanes before = Lanes::load(tops), tile = Lanes::load(tile_tops), top = max(before, tile);
+    const Lanes least = Lanes::set(-1000.0f);  // its power is 0, or next to it; and in place of the NaN of two infinities
+    exp2_fine(max(before - top, least)).store(keep);
+    exp2_fine(max(tile - top, least)).store(take);
+    top.store(greater);
     for (int r = 0; r < rows; ++r) {
         if (tile_tops[r] == kNothing) continue;
         float* into = results + int64_t(r) * width;
@@ -119,7 +143,7 @@ inline void fold(float* results, float* tops, const float* tile_results, const f
                 fma(Lanes::load(from + i), b, Lanes::load(into + i) * a).store(into + i);
             }
         }
-        tops[r] = std::max(tops[r], tile_tops[r]);
+        tops[r] = greater[r];
     }
 }
 
