@@ -107,15 +107,14 @@ void store_gated(const LinearArgs& args, const Tile& tile) {
     }
 }
 
-// Two neighbouring panels give one block of 32 outputs; `upper` is null where the second panel is beyond the weight.
+// Two neighbouring panels give one block of 32 outputs; `upper` is null where the second panel is beyond the weight. Padding columns
+// have weights and biases of zero, so what pads the block is zero.
 void store_gated_int8(const LinearArgs& args, const Tile& lower, const float* upper) {
-    const int outputs = args.weight->n / 2;
     const int column = lower.panel * kHalfPanel;
     for (int r = 0; r < lower.rows; r++) {
         alignas(64) float values[kBlock] = {};
         gate(args.epilogue, lower.values + r * kPanel, values);
         if (upper) gate(args.epilogue, upper + r * kPanel, values + kHalfPanel);
-        for (int c = std::max(0, outputs - column); c < kBlock; c++) values[c] = 0.0f;
         quantize_block(values, reinterpret_cast<QuantBlock*>(row_of(args, lower.row + r)) + column / kBlock);
     }
 }

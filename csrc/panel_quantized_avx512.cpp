@@ -2,6 +2,8 @@
 //
 // A block of 32 k and 16 columns is unpacked into eight vectors once and multiplied with every row of the tile. The integer
 // accumulation starts at -zero * (sum of the activations), so that weights need not be made signed.
+//
+// AMX builds use this file too: integer tiles would have to be stored after every 32 k for their sums to be scaled.
 #if defined(__AVX512VNNI__)
 
 #include <immintrin.h>

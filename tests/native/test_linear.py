@@ -357,6 +357,16 @@ def test_argmax_of_rows_without_a_largest(linear: Linear) -> None:
     assert found[2] == 0
 
 
+def test_argmax_passes_over_nan(linear: Linear) -> None:
+    rng = np.random.default_rng(21)
+    rows = rng.normal(size=(70, 64)).astype(np.float32)
+    rows[::3] = np.nan
+    x = activations(linear, "BF16", rng.normal(size=(40, 64)))
+    y = np.empty((40, 70), np.float32)
+    found = linear(linear.pack([("F32", rows)], "BF16", 64), x, ARGMAX, y=y)
+    np.testing.assert_array_equal(found, np.nanargmax(y, 1))
+
+
 def test_no_rows(linear: Linear) -> None:
     weight, _ = make(linear, np.random.default_rng(17), "BF16", 40, 64)
     assert linear(weight, aligned((0, 64), np.uint16)).shape == (0, 40)
