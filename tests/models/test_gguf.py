@@ -132,8 +132,8 @@ def test_missing_tensors_are_refused_when_opening(folder, tmp_path):
 
 def test_other_element_types_are_refused_with_the_tensor(folder, tmp_path):
     file = tiny_gguf(tmp_path / "model.gguf", folder)
-    kinds = {"blk.0.ffn_up.weight": "Q5_0", "blk.1.ffn_up.weight": "Q5_1"}
-    with pytest.raises(ModelError, match=r"'blk\.0\.ffn_up\.weight' of type Q5_0 \(and 1 more.*F32, F16, Q4_0, Q4_1, Q8_0, BF16"):
+    kinds = {"blk.0.ffn_up.weight": "MXFP4", "blk.1.ffn_up.weight": "MXFP4"}
+    with pytest.raises(ModelError, match=r"'blk\.0\.ffn_up\.weight' of type MXFP4 \(and 1 more.*F32, F16, BF16, Q4_0, Q4_1"):
         GGUFCheckpoint(rewrite(file, tmp_path / "other.gguf", kinds=kinds))
 
 

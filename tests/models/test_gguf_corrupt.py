@@ -150,7 +150,7 @@ def tensor(name, dims, kind, offset):
         ([tensor(b"t", [4], 0, 4)], "'t' begins at byte 4.*no multiple of 32"),
         ([tensor(b"t", [2**40, 2**40], 0, 0)], "'t' ends at byte .* beyond the end"),
         ([tensor(b"t", [4], 0, 2**62)], "'t' ends at byte .* beyond the end"),
-        ([tensor(b"t", [256], 12, 0)], "'t' of type Q4_K: the types F32"),
+        ([tensor(b"t", [256], 16, 0)], "'t' of type IQ2_XXS: the types F32"),
         ([tensor(b"t", [256], 777, 0)], "'t' of type number 777"),
     ],
 )

@@ -14,8 +14,10 @@ from octavo import machine
 from octavo.errors import ConfigError
 from octavo.kv.arena import KVSpec
 from octavo.kv.view import Move
+from octavo.models.checkpoint import RawTensor
 from octavo.models.config import DecoderConfig
 from octavo.models.decoder import build_program
+from octavo.models.kinds import BLOCKS
 from octavo.models.load import open_checkpoint
 from octavo.native import isa
 from octavo.runner.native_runner import NativeRunner
@@ -110,6 +112,48 @@ def test_quantised_weights_are_multiplied_as_they_are(plain, tmp_path, kind):
     expected = logits(build_program(checkpoint.config), weights, plain.sequences[0][:90])
     found = run(runner, arena(plain.config), plain.row(0, 0, 90)).logits
     assert close(found, expected, INT8_BOUND if kind.startswith("Q") else BOUND)
+
+
+class BlockCheckpoint(RandomCheckpoint):
+    """Matrices of random blocks of one of GGUF's types."""
+
+    SCALES = {"Q4_K": (0, 2), "Q6_K": (208,), "Q5_K": (0, 2), "Q3_K": (108,), "Q5_0": (0,), "IQ4_NL": (0,)}  # noqa: RUF012
+
+    def __init__(self, config: DecoderConfig, kind: str):
+        super().__init__(config)
+        random = np.random.default_rng(2)
+        values, size = BLOCKS[kind]
+        self.raws = {}
+        for name, array in self.weights.items():
+            if array.ndim == 2:
+                blocks = random.integers(0, 256, (array.shape[0], array.shape[1] // values, size), np.uint8)
+                for field in self.SCALES[kind]:
+                    spread = {"Q5_0": 0.01, "IQ4_NL": 1e-3}.get(kind, 1e-4)
+                    scales = random.normal(0, spread, blocks.shape[:2]).astype(np.float16)
+                    blocks[:, :, field : field + 2] = scales[..., None].view(np.uint8)
+                self.raws[name] = RawTensor(kind, array.shape, blocks.reshape(array.shape[0], -1))
+
+    def tensor(self, name):
+        return self.raws[name] if name in self.raws else super().tensor(name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "held"),
+    [
+        ("Q4_K", "15 Q4_K"),
+        ("Q6_K", "15 Q6_K"),
+        *((k, f"15 BF16; widened to BF16: 15 {k}") for k in ("Q5_K", "Q3_K", "Q5_0", "IQ4_NL")),
+    ],
+)
+def test_blocks_of_256_and_types_that_are_widened(kind, held):
+    config = dataclasses.replace(BASE, hidden=256, intermediate=512, heads=16, kv_heads=4, activation="gelu_tanh")
+    checkpoint, program = BlockCheckpoint(config, kind), build_program(config)
+    weights = {name: checkpoint.tensor(name).to_float32() for name in program.weight_names()}
+    tokens = np.random.default_rng(3).integers(0, config.vocab, 70).tolist()
+    runner = native(checkpoint)
+    assert f"{held} (file" in runner.describe()["weights"]
+    found = run(runner, arena(config), Row(0, 0, 70, tokens, Logits.ALL)).logits
+    assert close(found, logits(program, weights, tokens), INT8_BOUND if kind in ("Q4_K", "Q6_K") else BOUND)
 
 
 def test_a_mixture_of_element_types_in_one_layer(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from dataclasses import dataclass
 
@@ -37,13 +38,16 @@ class KVSpec:
 class Arena:
     """``tokens`` places, each holding one token's keys and values of all layers; axes ``[layer][K|V][token][kv_head][dim]``.
 
-    The memory is anonymous and mapped at once; a page costs nothing until it is first written.
+    The memory is anonymous and mapped at once; a page costs nothing until it is first written. Pages are huge where the system
+    offers that: with small ones, following a block table costs attention a tenth of its time and more.
     """
 
     def __init__(self, spec: KVSpec, tokens: int):
         self.spec = spec
         self.tokens = tokens
         self.memory = mmap.mmap(-1, max(1, spec.token_bytes * tokens), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with contextlib.suppress(OSError):  # a kernel without them
+            self.memory.madvise(mmap.MADV_HUGEPAGE)
 
     @property
     def bytes(self) -> int:

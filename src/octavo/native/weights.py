@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import sys
@@ -61,7 +62,8 @@ class PackedWeights:
             total += -(-sizes[matrix] // ALIGNMENT) * ALIGNMENT
         # In one piece that begins at a huge page, so that reading the weights walks through few page tables.
         self._memory = mmap.mmap(-1, total + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self._memory.madvise(mmap.MADV_HUGEPAGE)
+        with contextlib.suppress(OSError):  # a kernel without them
+            self._memory.madvise(mmap.MADV_HUGEPAGE)
         base = np.frombuffer(self._memory, np.uint8).ctypes.data
         base += -base % HUGE_PAGE
         shown = sys.stderr.isatty()
