@@ -2,9 +2,9 @@
 
     python benchmarks/step.py MODEL [--batch 1,64] [--context 128,4096] [--prefill 512,2048] [--runs 30] [--eager]
 
-Each operation's time is the least of all runs, summed over the layers, so that other programs on the machine show little; "step" is
-the least whole step, and "median" the usual one. "Python" is what the runner adds around the native call. Weights' and keys' bytes
-over time give GB/s, products give GFLOP/s. Blocks of 16 tokens lie in random order.
+Each operation's time is the least of all runs, summed over the layers, so that other programs on the machine show little. "step" is
+the least whole step, "median" the usual one, "Python" what the runner adds around the native call. Blocks of 16 tokens lie in random
+order.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ def main() -> None:
     parser.add_argument("--kv-dtype", default="bfloat16")
     parser.add_argument("--eager", action="store_true")
     args = parser.parse_args()
-    batches, contexts, prefills = (
-        [int(n) for n in text.split(",") if n] for text in (args.batch, args.context, args.prefill)
-    )
+    batches, contexts, prefills = ([int(n) for n in text.split(",") if n] for text in (args.batch, args.context, args.prefill))
     checkpoint = open_checkpoint(args.model)
     longest = max([c + 1 for c in contexts] + prefills)
     slots = max(batches, default=1)
