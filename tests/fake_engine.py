@@ -51,7 +51,7 @@ def fake_engine(
         vocab=VOCAB,
         eos_token_ids=eos,
     )
-    return EngineCore(scheduler, kv, FakeRunner(capacity, slots, VOCAB), clock, {}, block_size)
+    return EngineCore(scheduler, kv, FakeRunner(capacity, slots, VOCAB), clock, {})
 
 
 def request(name: str, prompt: list[int], max_tokens: int | None = 8, priority: int = 0, **params: object) -> Request:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import sys
 import types
 import typing
@@ -19,7 +20,14 @@ def main(argv: list[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     try:
         status: int = args.run(args)
+        sys.stdout.flush()
         return status
+    except BrokenPipeError:  # whoever read our output has left: `octavo generate ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        print(f"octavo: {error}", file=sys.stderr)
+        return 1
     except OctavoError as error:
         print(f"octavo: {error}", file=sys.stderr)
         return 1
@@ -40,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     generate = commands.add_parser("generate", help="continue a prompt in the terminal")
     generate.add_argument("-p", "--prompt", required=True, help="the text to continue; - reads it from standard input")
     generate.add_argument("--chat", action="store_true", help="put the prompt as a user's message through the chat template")
-    generate.add_argument("--max-tokens", type=int, default=256, help="most new tokens (default 256)")
+    generate.add_argument("--max-tokens", type=int, help="most new tokens (default 256, or what fits)")
     generate.add_argument("--temperature", type=float, default=0.0, help="0, the default, is greedy")
     generate.add_argument("--top-p", type=float, default=1.0, help="keep the likeliest tokens up to this probability")
     generate.add_argument("--top-k", type=int, default=0, help="keep this many of the likeliest tokens; 0: all")
@@ -70,14 +78,12 @@ def _add_settings(parser: argparse.ArgumentParser, cls: type[Settings]) -> None:
             kind = str if field.metadata["size"] else options[0]
             choices = field.metadata["choices"]
             metavar = None if choices else {int: "N", float: "SECONDS", str: "TEXT"}[kind]
-            group.add_argument(flag, type=_reader(field.name, kind), choices=choices, metavar=metavar, **common)
+            group.add_argument(flag, type=_reader(kind), choices=choices, metavar=metavar, **common)
 
 
-def _reader(name: str, kind: type) -> Any:
+def _reader(kind: type) -> Any:
     def read(text: str) -> Any:
-        if name == "seed" and text.lower() == "none":
-            return None
-        return kind(text)
+        return text if text.lower() == "none" else kind(text)  # a setting that cannot be none says so itself
 
     read.__name__ = {int: "integer", float: "number", str: "text"}[kind]  # argparse names it: "invalid integer value"
     return read

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import re
 import tomllib
 import types
 import typing
@@ -17,21 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from octavo.errors import ConfigError
+from octavo.units import parse_bytes
 
 DEFAULT_MODEL = "smollm2-135m"
-_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-
-
-def parse_bytes(name: str, value: int | str) -> int:
-    """Bytes from a number or from text such as "512MiB", "4GiB", "4g" (powers of 1024). Raises ConfigError."""
-    if isinstance(value, str):
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?\s*", value, re.IGNORECASE)
-        if not found:
-            raise ConfigError(f'{name} is "{value}": a number of bytes is accepted, or text such as "512MiB" or "4GiB".')
-        value = int(float(found[1]) * _UNITS[found[2].lower()])
-    if value <= 0:
-        raise ConfigError(f"{name} is {value}: a positive number of bytes is accepted.")
-    return value
+DEFAULT_BLOCK_SIZE = 16
+DEFAULT_HYBRID_THRESHOLD = 512
+DEFAULT_MAX_PREEMPTIONS = 4
 
 
 def setting(
@@ -93,12 +83,14 @@ class EngineConfig(Settings):
     max_model_len: int | None = setting(
         None,
         "most tokens of a prompt and its output together; unset: the model's context, or what the KV memory holds",
-        low=1,
+        low=2,
     )
     max_num_seqs: int = setting(64, "most sequences that run at once", low=1, high=65536)
     max_num_batched_tokens: int = setting(2048, "most tokens computed in one step: decode first, then prefill chunks", low=1)
     kv_layout: str = setting("paged", "how keys and values are laid out in memory", choices=("contiguous", "paged", "hybrid"))
-    block_size: int = setting(16, "tokens in a block: a power of two from 1 to 256 (paged, hybrid)", low=1, high=256)
+    block_size: int | None = setting(
+        None, f"tokens in a block: a power of two from 1 to 256 (paged, hybrid; default {DEFAULT_BLOCK_SIZE})", low=1, high=256
+    )
     kv_memory: int | None = setting(
         None,
         "bytes for keys and values (2GiB, 512MiB, ...); unset: 4 GiB or a quarter of the memory allowed, the smaller",
@@ -118,45 +110,43 @@ class EngineConfig(Settings):
         choices=("max-len", "request"),
     )
     hybrid_threshold: int | None = setting(
-        None, "hybrid: sequences expected to stay below this many tokens get a contiguous run (default 512)", low=1
+        None,
+        f"hybrid: sequences expected to stay below this many tokens get a contiguous run (default {DEFAULT_HYBRID_THRESHOLD})",
+        low=1,
     )
     attention: str = setting(
         "fused", "how attention reads the KV cache: in one launch, gathered first, or a launch per request",
         choices=("fused", "gather", "per-request"),
     )  # fmt: skip
-    max_preemptions: int = setting(
-        4, "how often a request may be preempted; after that it is admitted with its whole length reserved", low=0
+    max_preemptions: int | None = setting(
+        None,
+        "how often a request may be preempted; after that it is admitted with its whole length reserved (paged, hybrid; "
+        f"default {DEFAULT_MAX_PREEMPTIONS})",
+        low=0,
     )
     threads: int | None = setting(None, "compute threads; unset: the CPUs that this process may use", low=1, high=4096)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.block_size & (self.block_size - 1):
+        if self.block_size is not None and self.block_size & (self.block_size - 1):
             raise ConfigError(f"block_size is {self.block_size}: a power of two from 1 to 256 is accepted.")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens} with max_num_seqs={self.max_num_seqs}: a step "
                 "must hold one token of every sequence; raise the first or lower the second."
             )
-        if self.kv_layout == "contiguous":
-            if self.enable_prefix_caching:
-                raise ConfigError(
-                    "enable_prefix_caching is true with kv_layout=contiguous: not supported yet; use paged or hybrid."
-                )
-            if self.block_size != EngineConfig.block_size:
-                raise ConfigError(
-                    f"block_size is {self.block_size} with kv_layout=contiguous, which has no blocks; leave it out, or use "
-                    "paged or hybrid."
-                )
-        elif self.contiguous_reserve is not None:
-            raise ConfigError(
-                f"contiguous_reserve is {self.contiguous_reserve} with kv_layout={self.kv_layout}: "
-                "it takes effect with contiguous only."
-            )
-        if self.hybrid_threshold is not None and self.kv_layout != "hybrid":
-            raise ConfigError(
-                f"hybrid_threshold is {self.hybrid_threshold} with kv_layout={self.kv_layout}: it takes effect with hybrid only."
-            )
+        if self.kv_layout == "contiguous" and self.enable_prefix_caching:
+            raise ConfigError("enable_prefix_caching is true with kv_layout=contiguous: not supported yet; use paged or hybrid.")
+        self._only_with("contiguous_reserve", "contiguous")
+        self._only_with("hybrid_threshold", "hybrid")
+        self._only_with("block_size", "paged", "hybrid")  # contiguous has no blocks,
+        self._only_with("max_preemptions", "paged", "hybrid")  # and a run never grows, so nobody is put out
+
+    def _only_with(self, name: str, *layouts: str) -> None:
+        value = getattr(self, name)
+        if value is not None and self.kv_layout not in layouts:
+            accepted = " and ".join(layouts)
+            raise ConfigError(f"{name} is {value} with kv_layout={self.kv_layout}: it takes effect with {accepted} only.")
 
     @property
     def prefix_caching(self) -> bool:
@@ -173,14 +163,14 @@ class ServerConfig(Settings):
     served_model_name: str | None = setting(None, "the model's id in the API; unset: the model as it was named")
     api_key: str | None = setting(None, "the key that requests must bring as a bearer token; unset: none")
     max_request_bytes: int = setting(16 * 2**20, "largest request body (16MiB, ...)", size=True)
-    shutdown_timeout: float = setting(30.0, "seconds that running requests get to finish after SIGTERM", low=0)
+    shutdown_timeout: float = setting(30.0, "seconds that running requests get to finish after SIGTERM", low=0, high=86400.0)
 
 
 def from_mapping(cls: type[Any], values: dict[str, Any]) -> Any:
     """An instance of a Settings class from names and values. Unknown names are refused with the nearest known one."""
     for name in values:
         if name not in cls.names():
-            raise ConfigError(f"{name} is no setting{_nearest(name, cls.names())}.")
+            raise ConfigError(f"{name} is no setting{_nearest(name, cls.names())}")
     return cls(**values)
 
 
@@ -198,7 +188,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     for key, value in table.items():
         name = key.replace("-", "_")
         if name not in known:
-            raise ConfigError(f"config file {path}: {key} is no setting{_nearest(name, known)}.")
+            raise ConfigError(f"config file {path}: {key} is no setting{_nearest(name, known)}")
         if name in settings:
             raise ConfigError(f"config file {path}: {name} is set twice, with a dash and with an underscore.")
         settings[name] = value
@@ -207,16 +197,17 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 def _nearest(name: str, known: list[str]) -> str:
     close = difflib.get_close_matches(name, known, 1)
-    return f"; did you mean {close[0]}?" if close else f"; accepted are {', '.join(known)}"
+    return f"; did you mean {close[0]}?" if close else f"; accepted are {', '.join(known)}."
 
 
 def _checked(field: dataclasses.Field[Any], value: Any, hint: Any) -> Any:
     """The value, converted where that loses nothing, or ConfigError."""
     name, meta = field.name, field.metadata
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if value is None and type(None) in options:
-        return None
     (kind,) = [o for o in options if o is not type(None)]
+    optional = type(None) in options
+    if optional and (value is None or (kind is not str and isinstance(value, str) and value.lower() == "none")):
+        return None  # as text too: TOML has no null
     if meta["size"] and isinstance(value, (int, str)) and not isinstance(value, bool):
         return parse_bytes(name, value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
@@ -234,6 +225,8 @@ def _checked(field: dataclasses.Field[Any], value: Any, hint: Any) -> Any:
 def _accepted(kind: type, meta: typing.Mapping[str, Any]) -> str:
     if meta["choices"]:
         return " or ".join(filter(None, [", ".join(meta["choices"][:-1]), meta["choices"][-1]]))
+    if meta["size"]:
+        return 'a number of bytes, or text such as "512MiB" or "4GiB",'
     what = {int: "an integer", float: "a number", bool: "true or false", str: "text that is not empty"}[kind]
     if meta["low"] is not None and meta["high"] is not None:
         return f"{what} from {_plain(meta['low'])} to {_plain(meta['high'])}"

@@ -10,7 +10,14 @@ import msgspec
 from octavo.errors import RequestError
 
 MAX_STOP_STRINGS = 16
+MAX_STOP_TOKENS = 1024
 MAX_SEED = 2**63 - 1
+# Fields of SamplingParams that scripts written for vLLM pass, and that have no effect here yet.
+NOT_YET = frozenset({
+    "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_p", "min_tokens", "bad_words",
+    "include_stop_str_in_output", "logprobs", "prompt_logprobs", "detokenize", "spaces_between_special_tokens", "logit_bias",
+    "truncate_prompt_tokens",
+})  # fmt: skip
 
 
 class SamplingParams(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
@@ -25,6 +32,8 @@ class SamplingParams(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tr
     stop_token_ids:      token ids that end the output.
     ignore_eos:          go on past the model's end-of-sequence token.
     skip_special_tokens: leave special tokens out of the text.
+
+    The fields after these are vLLM's, too; any value but the default is refused, since they have no effect yet.
     """
 
     temperature: float = 1.0
@@ -37,7 +46,23 @@ class SamplingParams(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tr
     ignore_eos: bool = False
     skip_special_tokens: bool = True
 
+    n: int = 1
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    min_p: float = 0.0
+    min_tokens: int = 0
+    bad_words: list[str] | None = None
+    include_stop_str_in_output: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    detokenize: bool = True
+    spaces_between_special_tokens: bool = True
+    logit_bias: dict[int, float] | None = None
+    truncate_prompt_tokens: int | None = None
+
     def __post_init__(self) -> None:
+        self._check_unsupported()
         _number("temperature", self.temperature, 0.0, float("inf"))
         _number("top_p", self.top_p, 0.0, 1.0)
         if self.top_p == 0.0:
@@ -47,12 +72,36 @@ class SamplingParams(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tr
             _integer("seed", self.seed, -MAX_SEED - 1, MAX_SEED)
         if self.max_tokens is not None:
             _integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
+        for name in ("ignore_eos", "skip_special_tokens"):
+            if not isinstance(getattr(self, name), bool):
+                raise RequestError(f"{name} is {getattr(self, name)!r}: True or False is accepted.", name)
+        if not (self.stop is None or isinstance(self.stop, (str, list, tuple))):
+            raise RequestError(f"stop is {self.stop!r}: a string or a list of strings is accepted.", "stop")
         if not all(isinstance(s, str) and s for s in self.stop_strings):
             raise RequestError("stop holds an empty string or something that is not a string.", "stop")
         if len(self.stop_strings) > MAX_STOP_STRINGS:
             raise RequestError(f"stop holds {len(self.stop_strings)} strings: at most {MAX_STOP_STRINGS} are accepted.", "stop")
-        for token in self.stop_token_ids or ():
+        self._check_stop_tokens()
+
+    def _check_stop_tokens(self) -> None:
+        tokens = self.stop_token_ids
+        if tokens is None:
+            return
+        if not isinstance(tokens, (list, tuple)) or len(tokens) > MAX_STOP_TOKENS:
+            what = f"{len(tokens)} ids" if isinstance(tokens, (list, tuple)) else repr(tokens)
+            raise RequestError(
+                f"stop_token_ids is {what}: a list of at most {MAX_STOP_TOKENS} ids is accepted.", "stop_token_ids"
+            )
+        for token in tokens:
             _integer("stop_token_ids", token, 0, 2**31 - 1)
+
+    def _check_unsupported(self) -> None:
+        names = self.__struct_fields__
+        defaults = self.__struct_defaults__
+        for name, default in zip(names, defaults, strict=True):  # every field has a default
+            value = getattr(self, name)
+            if name in NOT_YET and value != default and value not in (None, [], {}):
+                raise RequestError(f"{name} is {value!r}: not supported yet; leave it out, or at {default!r}.", name)
 
     @property
     def stop_strings(self) -> list[str]:

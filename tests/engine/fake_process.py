@@ -50,7 +50,7 @@ class FakeCore:
         self._sent[request.id] = 0
         self._totals.prompt_tokens += len(request.prompt)
 
-    def abort(self, ids: Iterable[str]) -> list[TokenUpdate]:
+    def abort(self, ids: Iterable[str], stopped: bool = False) -> list[TokenUpdate]:
         return [TokenUpdate(id=i, tokens=[], finish="abort") for i in ids if self._running.pop(i, None)]
 
     @property

@@ -93,7 +93,7 @@ class Arms:
             kv, clock, max_num_seqs=arm.batch, max_num_batched_tokens=max(arm.chunk, arm.batch), max_model_len=self.max_model_len,
             max_preemptions=4, vocab=model.vocab,
         )  # fmt: skip
-        return EngineCore(scheduler, kv, self.runner(arm.attention), clock, {}, arm.placement[1])
+        return EngineCore(scheduler, kv, self.runner(arm.attention), clock, {})
 
     def run(
         self, arm: Arm, prompts: list[list[int]], tokens: int, capacity: int, **cache: Any

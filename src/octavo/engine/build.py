@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from octavo import machine
-from octavo.config import EngineConfig
+from octavo.config import (
+    DEFAULT_BLOCK_SIZE,
+    DEFAULT_HYBRID_THRESHOLD,
+    DEFAULT_MAX_PREEMPTIONS,
+    EngineConfig,
+)
 from octavo.engine.core import EngineCore
 from octavo.errors import ConfigError
 from octavo.kv.arena import KVSpec
@@ -18,6 +23,9 @@ from octavo.observe.clock import RealClock
 from octavo.runner.base import Runner
 from octavo.runner.choice import Choice, choose_runner
 from octavo.scheduler.scheduler import Scheduler
+from octavo.units import format_bytes
+
+SHORTEST = 2  # tokens of the shortest request: one of a prompt, one of an output
 
 
 def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> EngineCore:
@@ -27,22 +35,24 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> 
     program = build_program(model)
     choice = choose_runner(config, program)
     spec = KVSpec(model.layers, model.kv_heads, model.head_dim, choice.kv_dtype)
-    memory = config.kv_memory or machine.default_kv_memory()
-    max_model_len = _max_model_len(config, model, memory // spec.token_bytes)
+    memory = _kv_memory(config)
+    max_model_len = _max_model_len(config, model, memory, spec.token_bytes)
     kv = _build_cache(config, spec, memory, max_model_len)
     runner = _build_runner(config, choice, program, checkpoint, max_model_len)
     clock = RealClock()
+    max_preemptions = DEFAULT_MAX_PREEMPTIONS if config.max_preemptions is None else config.max_preemptions
     scheduler = Scheduler(
         kv,
         clock,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=max_model_len,
-        max_preemptions=config.max_preemptions,
+        max_preemptions=max_preemptions,
         vocab=model.vocab,
         eos_token_ids=model.eos_token_ids,
         seed=config.seed,
     )
+    preempts = "" if config.kv_layout == "contiguous" else f", at most {max_preemptions} preemptions a request"
     effective = {
         "model": f"{config.model} ({model.architecture}, {model.layers} layers, context {model.context})",
         **runner.describe(),
@@ -50,9 +60,9 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> 
         **kv.describe(),
         "max_model_len": f"{max_model_len}",
         "batch": f"{config.max_num_seqs} sequences, {config.max_num_batched_tokens} tokens a step",
-        "scheduling": f"chunked prefill mixed with decode, not overlapped, {config.max_preemptions} preemptions a request",
+        "scheduling": f"chunked prefill mixed with decode, not overlapped{preempts}",
     }
-    return EngineCore(scheduler, kv, runner, clock, effective, config.block_size)
+    return EngineCore(scheduler, kv, runner, clock, effective)
 
 
 def _build_runner(config: EngineConfig, choice: Choice, program: Program, checkpoint: Checkpoint, max_model_len: int) -> Runner:
@@ -86,36 +96,52 @@ def _build_runner(config: EngineConfig, choice: Choice, program: Program, checkp
     )
 
 
-def _max_model_len(config: EngineConfig, model: DecoderConfig, room: int) -> int:
+def _kv_memory(config: EngineConfig) -> int:
+    """Bytes for keys and values: the setting, checked against what this process may use, or the default."""
+    limit = machine.memory_limit()
+    if config.kv_memory is not None and config.kv_memory > limit:
+        raise ConfigError(
+            f"kv_memory is {format_bytes(config.kv_memory)}: this process may use {format_bytes(limit)} in all, weights included."
+        )
+    return config.kv_memory or machine.default_kv_memory()
+
+
+def _max_model_len(config: EngineConfig, model: DecoderConfig, memory: int, token_bytes: int) -> int:
     """The setting, or the most that both the model's context and the KV memory hold."""
-    asked = config.max_model_len
-    if asked is None:
-        if config.kv_layout != "contiguous":
-            room -= room % config.block_size
-        if room < 1:
-            raise ConfigError(f"kv_memory holds {room} tokens of this model: at least one block is needed.")
-        return min(model.context, room)
-    if asked > model.context:
-        raise ConfigError(f"max_model_len is {asked}: at most {model.context} is accepted, the context of this model.")
-    return asked
+    if config.max_model_len is not None:
+        if config.max_model_len > model.context:
+            raise ConfigError(
+                f"max_model_len is {config.max_model_len}: at most {model.context} is accepted, the context of this model."
+            )
+        return config.max_model_len
+    unit = 1 if config.kv_layout == "contiguous" else config.block_size or DEFAULT_BLOCK_SIZE
+    room = memory // token_bytes
+    if room - room % unit < SHORTEST:
+        least = max(unit, -(-SHORTEST // unit) * unit)
+        raise ConfigError(
+            f"kv_memory is {format_bytes(memory)}, which holds {room} tokens of {token_bytes} bytes: a request needs at least "
+            f"{least} tokens' worth, {format_bytes(least * token_bytes)}."
+        )
+    return min(model.context, room - room % unit)
 
 
 def _build_cache(config: EngineConfig, spec: KVSpec, memory: int, max_model_len: int) -> KVCache:
+    block_size = config.block_size or DEFAULT_BLOCK_SIZE
     kv = build_cache(
         config.kv_layout,
         spec,
         capacity=memory // spec.token_bytes,
         slots=config.max_num_seqs,
         max_model_len=max_model_len,
-        block_size=config.block_size,
+        block_size=block_size,
         contiguous_reserve=config.contiguous_reserve or "max-len",
-        hybrid_threshold=config.hybrid_threshold or 512,
+        hybrid_threshold=config.hybrid_threshold or DEFAULT_HYBRID_THRESHOLD,
         prefix_caching=config.prefix_caching,
     )
     if kv.longest < max_model_len:
+        needed = -(-max_model_len // block_size) * block_size * spec.token_bytes
         raise ConfigError(
-            f"max_model_len is {max_model_len}, but the KV memory ({memory / 2**20:.0f} MiB) holds a sequence of at most "
-            f"{kv.longest} tokens: lower max_model_len or give at least "
-            f"{(max_model_len + config.block_size) * spec.token_bytes / 2**20:.0f} MiB with kv_memory."
+            f"max_model_len is {max_model_len}, but the KV memory ({format_bytes(memory)}) holds a sequence of at most "
+            f"{kv.longest} tokens: lower max_model_len or give {format_bytes(needed)} with kv_memory."
         )
     return kv

@@ -146,8 +146,9 @@ class EngineClient:
                 self._send(Abort([request.id]))
 
     async def abort(self, request_id: str) -> None:
-        """Drop a request. Its iterator still gets the last update: finish "abort", or whatever it ended with before."""
-        self._send(Abort([request_id]))
+        """End a request that a stop string ended. Its iterator still gets the last update: finish "abort", or whatever it ended
+        with before."""
+        self._send(Abort([request_id], stopped=True))
 
     def check_alive(self) -> None:
         """Raise EngineDeadError if the engine is gone."""

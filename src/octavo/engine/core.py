@@ -8,6 +8,7 @@ from copy import copy
 from octavo.engine.messages import Outputs, Ready, Stats
 from octavo.errors import IntegrityError
 from octavo.kv.cache import KVCache
+from octavo.kv.usage import Usage
 from octavo.observe.clock import Clock
 from octavo.observe.record import Recorder, StepRecord
 from octavo.request import Request, TokenUpdate
@@ -28,14 +29,12 @@ class EngineCore:
         runner: Runner,
         clock: Clock,
         effective: dict[str, str],
-        block_size: int,
     ):
         self.scheduler = scheduler
         self.kv = kv
         self.runner = runner
         self.clock = clock
         self.effective = effective
-        self.block_size = block_size
         self.recorder = Recorder()
         self._totals = Stats()
 
@@ -45,9 +44,12 @@ class EngineCore:
         """Queue a request. Raises RequestError where it can never be served."""
         self.scheduler.add(request)
 
-    def abort(self, ids: Iterable[str]) -> list[TokenUpdate]:
-        """Drop these requests, free their memory and return their last updates; ids that are not known are passed over."""
-        return [update for update in map(self.scheduler.abort, ids) if update is not None]
+    def abort(self, ids: Iterable[str], stopped: bool = False) -> list[TokenUpdate]:
+        """Drop these requests, free their memory and return their last updates; ids that are not known are passed over.
+
+        stopped: a stop string ended them, which only their owner sees; they count as finished.
+        """
+        return [update for name in ids if (update := self.scheduler.abort(name, stopped)) is not None]
 
     @property
     def has_work(self) -> bool:
@@ -81,11 +83,11 @@ class EngineCore:
             prefill_tokens=plan.tokens - decode_tokens,
             decode_tokens=decode_tokens,
             preemptions=self.scheduler.preemptions - before,
-            kv_fraction=self.kv.usage().fraction,
+            kv_fraction=(usage := self.kv.usage()).fraction,
         )
         self.recorder.record(step)
         self._count(step)
-        return Outputs(updates, self.stats())
+        return Outputs(updates, self._stats(usage))
 
     def _count(self, step: StepRecord) -> None:
         totals = self._totals
@@ -101,8 +103,10 @@ class EngineCore:
 
     def stats(self) -> Stats:
         """Gauges as they are now; counters since start."""
-        totals, scheduler = self._totals, self.scheduler
-        usage, prefix = self.kv.usage(), self.kv.prefix_stats
+        return self._stats(self.kv.usage())
+
+    def _stats(self, usage: Usage) -> Stats:
+        totals, scheduler, prefix = self._totals, self.scheduler, self.kv.prefix_stats
         totals.running, totals.waiting = len(scheduler.running), len(scheduler.waiting)
         totals.kv_usage = usage.fraction
         totals.kv_used, totals.kv_reserved, totals.kv_shared = usage.used, usage.reserved, usage.shared
@@ -114,13 +118,14 @@ class EngineCore:
 
     def ready(self) -> Ready:
         """What a client needs to know at the start."""
-        return Ready(self.effective, self.scheduler.max_model_len, self.kv.capacity, self.block_size)
+        return Ready(self.effective, self.scheduler.max_model_len, self.kv.capacity, self.kv.block_size)
 
     def check(self) -> None:
         """Raise IntegrityError unless every token of the KV cache is accounted for."""
         self.kv.check()
-        if not self.has_work and self.kv.usage().reserved:
-            raise IntegrityError(f"no request is left, yet {self.kv.usage().reserved} tokens of the KV cache are reserved.")
+        reserved = self.kv.usage().reserved
+        if not self.has_work and reserved:
+            raise IntegrityError(f"no request is left, yet {reserved} tokens of the KV cache are reserved.")
 
     def close(self) -> None:
         """Drop every request."""

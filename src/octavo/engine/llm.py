@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, cast
@@ -56,6 +57,7 @@ class LLM:
         self._checkpoint = open_checkpoint(config.model)
         self.core = build_engine(self.config, self._checkpoint)
         self._ids = itertools.count()
+        self._live: dict[str, _Live] = {}
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
@@ -77,8 +79,13 @@ class LLM:
         """
         if isinstance(prompts, (str, dict)):
             prompts = [prompts]
-        params = _spread("sampling_params", sampling_params or SamplingParams(), len(prompts), SamplingParams)
-        ranks = _spread("priority", priority or 0, len(prompts), int)
+        if not isinstance(prompts, Iterable):
+            raise RequestError(f"prompts is {prompts!r:.80}: a prompt, or a list of prompts, is accepted.", "prompt")
+        prompts = list(prompts)
+        params = _spread(
+            "sampling_params", SamplingParams() if sampling_params is None else sampling_params, len(prompts), SamplingParams
+        )
+        ranks = _spread("priority", 0 if priority is None else priority, len(prompts), int)
         return self._run([self._open(*one) for one in zip(prompts, params, ranks, strict=True)], use_tqdm)
 
     def chat(
@@ -93,7 +100,11 @@ class LLM:
         messages: ``[{"role": "user", "content": "..."}]`` or a list of such lists. Raises RequestError where the template
         refuses them, ConfigError where the model brings no template.
         """
-        several = cast(list[list[Message]], messages if messages and isinstance(messages[0], list) else [messages])
+        if not isinstance(messages, list) or not messages:
+            raise RequestError(
+                f"messages is {messages!r:.80}: a list of messages, or a list of such lists, is accepted.", "messages"
+            )
+        several = cast(list[list[Message]], messages if isinstance(messages[0], list) else [messages])
         return self.generate([self.render(one, add_generation_prompt) for one in several], sampling_params, use_tqdm)
 
     def render(self, messages: list[Message], add_generation_prompt: bool = True) -> TokensPrompt:
@@ -103,6 +114,10 @@ class LLM:
             raise ConfigError(f"{self.config.model} brings no chat template: use generate.")
         text = template.render(messages, add_generation_prompt=add_generation_prompt)
         return {"prompt_token_ids": self.get_tokenizer().encode(text, add_special_tokens=False)}
+
+    def tokens(self, text: str) -> TokensPrompt:
+        """A text as the prompt that ``generate`` makes of it."""
+        return {"prompt_token_ids": self.get_tokenizer().encode(text)}
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
         """Continue one prompt and yield its output as it grows, the same object each time. Leaving the loop aborts it."""
@@ -140,22 +155,41 @@ class LLM:
         return [request.output for request in requests]
 
     def _steps(self, requests: list[_Live]) -> Iterator[RequestOutput]:
-        """Run the requests to their end; yields a request's output whenever something was added to it."""
-        live: dict[str, _Live] = {}
+        """Run the requests to their end; yields a request's output whenever something was added to it.
+
+        Several may be under way at once, each taking its turn: whoever steps serves the others as well.
+        """
+        changed: deque[_Live] = deque()
+        pending: dict[str, _Live] = {}
         try:
             for request in requests:
                 self.core.add(request.request)
-                live[request.request.id] = request
-            while live:
-                for update in self.core.step().updates:
-                    request = live[update.id]
-                    request.take(update, self.core.clock.now())
+                request.changed = changed
+                pending[request.request.id] = self._live[request.request.id] = request
+            while pending:
+                if not changed:
+                    self._step()
+                while changed:
+                    request = changed.popleft()
+                    request.queued = False
                     if request.output.finished:
-                        del live[update.id]
-                        self.core.abort([update.id])  # a stop string: the engine does not know yet
+                        del pending[request.request.id]
                     yield request.output
         finally:  # an interrupt, a refused request, a caller who left: nothing stays behind
-            self.core.abort(list(live))
+            self.core.abort(list(pending))
+            for name in pending:
+                self._live.pop(name, None)
+
+    def _step(self) -> None:
+        for update in self.core.step().updates:
+            request = self._live[update.id]
+            request.take(update, self.core.clock.now())
+            if not request.queued:
+                request.queued = True
+                request.changed.append(request)
+            if request.output.finished:
+                del self._live[update.id]
+                self.core.abort([update.id], stopped=True)  # a stop string: the engine does not know yet
 
 
 class _Live:
@@ -165,6 +199,8 @@ class _Live:
         self.request = request
         self.text = text
         self.completion = CompletionOutput()
+        self.changed: deque[_Live] = deque()  # of whoever waits for it
+        self.queued = False  # in there
         metrics = RequestMetrics(arrival=request.arrival)
         self.output = RequestOutput(request.id, prompt, request.prompt, [self.completion], False, metrics=metrics)
 
@@ -185,11 +221,11 @@ class _Live:
 
 def _spread(name: str, value: Any, count: int, kind: type) -> list[Any]:
     """One for each prompt, from one for all or a list."""
-    values = [value] * count if isinstance(value, kind) else list(cast(Iterable[Any], value))
+    values = [value] * count if type(value) is kind else value
+    if not isinstance(values, (list, tuple)) or not all(type(v) is kind for v in values):
+        raise RequestError(f"{name} is {value!r:.80}: {kind.__name__}, one for all or a list of them, is accepted.", name)
     if len(values) != count:
         raise RequestError(
             f"{name} has {len(values)} entries for {count} prompts: one for all or one for each is accepted.", name
         )
-    if not all(isinstance(v, kind) for v in values):
-        raise RequestError(f"{name} holds something that is no {kind.__name__}.", name)
-    return values
+    return list(values)

@@ -42,6 +42,7 @@ class Abort(msgspec.Struct, tag="abort", array_like=True):
     """Client to engine: drop these; each that is still known is answered by a TokenUpdate with finish "abort"."""
 
     ids: list[str]
+    stopped: bool = False  # a stop string ended them, which only the client sees: they count as finished
 
 
 class Shutdown(msgspec.Struct, tag="shutdown", array_like=True):
@@ -54,7 +55,7 @@ class Ready(msgspec.Struct, tag="ready", array_like=True):
     effective: dict[str, str]
     max_model_len: int
     kv_capacity_tokens: int
-    block_size: int
+    block_size: int  # 0: the layout has no blocks
 
 
 class Outputs(msgspec.Struct, tag="outputs", array_like=True):

@@ -74,7 +74,7 @@ class EngineProcess:
                     return
                 if isinstance(message, Add):
                     self._add(core, message)
-                elif updates := core.abort(message.ids):
+                elif updates := core.abort(message.ids, message.stopped):
                     self._send(Outputs(updates, core.stats()))
             if core.has_work:
                 self._send(core.step())

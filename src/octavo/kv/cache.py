@@ -11,6 +11,7 @@ from octavo.kv.prefix import Chain, PrefixIndex, PrefixStats
 from octavo.kv.usage import Usage
 from octavo.kv.view import KVView
 from octavo.scheduler.plan import StepPlan
+from octavo.units import format_bytes
 
 
 @dataclass(slots=True)
@@ -44,6 +45,11 @@ class KVCache:
     def capacity(self) -> int:
         """Tokens that the arena has."""
         return self.layout.capacity
+
+    @property
+    def block_size(self) -> int:
+        """Tokens in a block; 0 where the layout has none."""
+        return self.layout.block_size if self.layout.shares else 0
 
     @property
     def longest(self) -> int:
@@ -143,7 +149,7 @@ class KVCache:
         return {
             **self.layout.describe(),
             "enable_prefix_caching": "off" if self.prefix is None else f"on, every {self.prefix.unit} tokens",
-            "KV memory": f"{self.arena.bytes / 2**20:.1f} MiB: {self.capacity} tokens of {spec.token_bytes} bytes ({spec.dtype})",
+            "KV memory": f"{format_bytes(self.arena.bytes)}: {self.capacity} tokens of {spec.token_bytes} bytes ({spec.dtype})",
         }
 
     def check(self) -> None:

@@ -77,11 +77,12 @@ class Scheduler:
             raise RequestError("the prompt is empty: at least one token is needed.", "prompt")
         if min(request.prompt) < 0 or max(request.prompt) >= self.vocab:
             raise RequestError(f"the prompt holds a token id outside 0..{self.vocab - 1}.", "prompt")
+        if any(token >= self.vocab for token in request.params.stop_token_ids or ()):
+            raise RequestError(f"stop_token_ids holds an id outside 0..{self.vocab - 1}.", "stop_token_ids")
         if prompt + (asked or 1) > self.max_model_len:
             wanted = f"{prompt} prompt tokens" + (f" and max_tokens {asked}" if asked else " and at least 1 new token")
             raise RequestError(
-                f"{wanted} make {prompt + (asked or 1)} tokens: this server holds at most {self.max_model_len} a request "
-                "(max_model_len).",
+                f"{wanted} make {prompt + (asked or 1)} tokens: at most {self.max_model_len} fit into a request (max_model_len).",
                 "max_tokens" if asked and prompt < self.max_model_len else "prompt",
             )
         seed = self._random.getrandbits(63) if request.params.seed is None else request.params.seed
@@ -91,12 +92,17 @@ class Scheduler:
         self._sequences[request.id] = sequence
         self.waiting.push(sequence)
 
-    def abort(self, request_id: str) -> TokenUpdate | None:
-        """Drop a request wherever it is; its memory is free on return. None where it is not known (any more)."""
+    def abort(self, request_id: str, stopped: bool = False) -> TokenUpdate | None:
+        """Drop a request wherever it is; its memory is free on return. None where it is not known (any more).
+
+        stopped: it found its end, a stop string, and counts as finished.
+        """
         sequence = self._sequences.pop(request_id, None)
         if sequence is None:
             return None
         sequence.aborted = True
+        if stopped:
+            self.expectation.observe(sequence.drawn)
         if sequence.slot < 0:
             self.waiting.discard(sequence)
         else:
@@ -207,7 +213,7 @@ class Scheduler:
         params = sequence.request.params
         if token in self.eos_token_ids and not params.ignore_eos:
             return FinishReason.STOP, None
-        if token in (params.stop_token_ids or ()):
+        if token in sequence.stops:
             return FinishReason.STOP, token
         return (FinishReason.LENGTH if len(sequence.tokens) >= sequence.limit else None), None
 

@@ -18,6 +18,7 @@ class Sequence:
     slot:     its slot while it runs, else -1.
     computed: how many of ``tokens`` have keys and values in the cache.
     planned:  how many will have once the step under way is done.
+    stops:    its stop tokens.
     admitted: len(tokens) when it was last admitted: tokens beyond were sampled in its present slot.
     """
 
@@ -35,8 +36,10 @@ class Sequence:
     aborted: bool = False
     scheduled: float = 0.0
     first_token: float = 0.0
+    stops: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
+        self.stops = frozenset(self.request.params.stop_token_ids or ())
         self.tokens = list(self.request.prompt)
 
     @property
