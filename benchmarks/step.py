@@ -2,9 +2,9 @@
 
     python benchmarks/step.py MODEL [--batch 1,64] [--context 128,4096] [--prefill 512,2048] [--runs 30] [--eager]
 
-Each operation's time is the least of all runs, summed over the layers, so that other programs on the machine show little. "step" is
-the least whole step, "median" the usual one, "Python" what the runner adds around the native call. Blocks of 16 tokens lie in random
-order.
+Each operation's time is the least of all runs, summed over the layers, so that other programs on the machine show little. "step"
+is the least whole step, "median" the usual one, "Python" what the runner adds around the native call. Blocks of 16 tokens lie in
+random order.
 """
 
 from __future__ import annotations
