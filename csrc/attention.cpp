@@ -16,10 +16,10 @@ using Packed = Products::Packed;
 // What tokens read that are not there: no kernel ever touches what lies behind a sequence's last token.
 alignas(64) const char kZeros[kZeroBytes] = {};
 
-// Where the rows of one tile are: the keys of its tokens [begin, end), then their values, then some rows of what is read next, to be
-// prefetched. Tokens that nobody sees are zeros: what lies behind a sequence's last token is never touched.
+// Where the rows of one tile are: the keys of its tokens [begin, end), then their values, then as many rows of what is read next, to
+// be prefetched. Tokens that nobody sees are zeros: what lies behind a sequence's last token is never touched.
 struct TileRows {
-    const char* rows[2 * kTile + kAheadRows];
+    const char* rows[3 * kTile];
     int begin, end;  // multiples of kTokenStep
 
     int tokens() const { return end - begin; }
@@ -49,7 +49,9 @@ struct TileRows {
     // `shift`: bytes from this tile's first head to the next one's.
     void followed_by(const TileRows* next, int64_t shift) {
         const char** more = rows + 2 * tokens();
-        for (int i = 0; i < kAheadRows; ++i) more[i] = next && i < next->tokens() ? next->rows[i] + shift : kZeros;
+        const int count = next ? std::min(tokens(), next->tokens()) : 0;
+        for (int i = 0; i < count; ++i) more[i] = next->rows[i] + shift;
+        for (int i = count; i < tokens(); ++i) more[i] = kZeros;
     }
 };
 
@@ -228,9 +230,12 @@ private:
 
     template <KvKind kind>
     void compute(const AttentionUnit& unit, int tile_of_unit, const TileRows& rows, const Ahead& ahead) {
-        if (kind == KvKind::kInt8) gather_scales(unit, rows);
         if constexpr (Products::kDirectRows > 0) {
             if (unit.queries * group_ <= Products::kDirectRows) return compute_direct<kind, Products>(unit, tile_of_unit, rows);
+        }
+        if (kind == KvKind::kInt8) {
+            gather_scales(unit, rows, rows.keys(), work_.key_scales);
+            gather_scales(unit, rows, rows.values(), work_.value_scales);
         }
         compute_packed<kind>(unit, tile_of_unit, rows, ahead);
     }
@@ -274,12 +279,15 @@ private:
         const int tile = unit.tile + tile_of_unit, tile_rows = unit.queries * group_;
         const int first = args_.rows[unit.row].start + unit.query;
         const int64_t offset = unit.head * args_.kv.head_stride;
+        const int64_t scale_offset = args_.kv.scale_offset + unit.head * int64_t(sizeof(float));
         const Target to = target(unit, tile_of_unit, 0);
+        if (kind == KvKind::kInt8) gather_scales(unit, rows, rows.keys(), work_.key_scales);
         Direct::template scores_direct<kind>(work_.queries, tile_rows, unit.heads, rows.keys(), offset, args_.kv.head_stride,
-                                             shape_.head_dim, rows.begin, rows.end, work_.scores);
+                                             scale_offset, shape_.head_dim, rows.begin, rows.end, work_.scores);
+        if (kind == KvKind::kInt8) gather_scales(unit, rows, rows.values(), work_.value_scales);
         for (int h = 0; h < unit.heads; ++h) weigh_scores<kind>(first, 0, tile_rows, tile, h, h * tile_rows, rows.begin, rows.end, to);
         Direct::template weigh_direct<kind>(work_.probabilities, tile_rows, unit.heads, rows.values(), offset, args_.kv.head_stride,
-                                            shape_.head_dim, rows.begin, rows.end, to.results, width_);
+                                            scale_offset, shape_.head_dim, rows.begin, rows.end, to.results, width_);
         if (unit.partial >= 0) return;
         const int all_rows = unit.heads * tile_rows;
         for (int row = 0; row < all_rows; row += Lanes::count) {
@@ -313,13 +321,12 @@ private:
         }
     }
 
-    void gather_scales(const AttentionUnit& unit, const TileRows& rows) {
+    // Scales of a tile's keys or values: [head of the unit][token].
+    void gather_scales(const AttentionUnit& unit, const TileRows& rows, const char* const* from, float* scales) {
         const int64_t offset = args_.kv.scale_offset + unit.head * int64_t(sizeof(float));
         for (int t = 0; t < rows.tokens(); ++t) {
             for (int h = 0; h < unit.heads; ++h) {
-                const int at = h * kTile + rows.begin + t;
-                std::memcpy(work_.key_scales + at, rows.keys()[t] + offset + h * sizeof(float), sizeof(float));
-                std::memcpy(work_.value_scales + at, rows.values()[t] + offset + h * sizeof(float), sizeof(float));
+                std::memcpy(scales + h * kTile + rows.begin + t, from[t] + offset + h * sizeof(float), sizeof(float));
             }
         }
     }

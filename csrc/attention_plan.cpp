@@ -13,10 +13,19 @@ constexpr int kLeastRows = 48;                     // when more threads are to h
 constexpr int kFewRows = 16;                       // up to this many, reading keys and values costs more than computing: heads go together
 constexpr int64_t kGroupBytes = 128 * 1024;        // a tile's keys and values of all heads of a unit: it and the next share the cache
 constexpr int64_t kMostPartials = 16 * 1024 * 1024;  // floats
-constexpr double kSmallestItem = 20e3;             // ns
+constexpr double kSmallestItem = 20e3;             // ns; of several units, if need be
+constexpr double kLargestItem = 100e3;             // ns; a single unit may take more
 
-// Nanoseconds of one head's tile, roughly: reading its keys and values, and computing `rows` queries.
-double tile_cost(const AttentionShape& shape, int rows) { return shape.head_dim * (40.0 + 2.5 * rows); }
+// Nanoseconds of one head's tokens, roughly: reading their keys and values, and computing `rows` queries.
+double token_cost(const AttentionShape& shape, int rows) { return shape.head_dim * (0.25 + 0.015 * rows); }
+
+// Nanoseconds of a unit: what a thread does before the first token and after the last, and its tokens, all tiles taken for whole ones
+// but the row's last.
+double unit_cost(const AttentionShape& shape, const AttentionUnit& unit, const Row& row) {
+    const int rows = unit.queries * (shape.heads / shape.kv_heads);
+    const int end = std::min((unit.tile + unit.tiles) * kTile, row.start + unit.query + unit.queries);
+    return 300.0 + double(end - unit.tile * kTile) * unit.heads * token_cost(shape, rows);
+}
 
 // The size of parts, at most `most` each, that a whole is cut into as evenly as their number allows.
 int even_part(int whole, int most) {
@@ -68,7 +77,7 @@ void attention_plan(AttentionPlan& plan, const AttentionShape& shape, const Row*
             for (int head = 0; head < shape.kv_heads; head += heads) {
                 const int some = std::min(heads, shape.kv_heads - head);
                 plan.units.push_back({r, begin, count, head, some, first, last - first + 1, -1});
-                total += (last - first + 1) * some * tile_cost(shape, count * group);
+                total += unit_cost(shape, plan.units.back(), row);
             }
         }
     }
@@ -79,7 +88,7 @@ void attention_plan(AttentionPlan& plan, const AttentionShape& shape, const Row*
     const size_t whole = plan.units.size();
     for (size_t i = 0; i < whole; ++i) {
         const AttentionUnit unit = plan.units[i];
-        const double cost = unit.tiles * unit.heads * tile_cost(shape, unit.queries * group);
+        const double cost = unit_cost(shape, unit, rows[unit.row]);
         const int64_t tile_floats = partial_floats(shape, unit);
         if (unit.tiles == 1 || cost < 1.5 * target || partials + tile_floats * unit.tiles > kMostPartials) continue;
         const int pieces = std::min<int>(unit.tiles, int(cost / target) + 1);
@@ -102,13 +111,14 @@ void attention_plan(AttentionPlan& plan, const AttentionShape& shape, const Row*
     partials += Lanes::count;  // folding reads so far
     if (plan.partials.size() < size_t(partials)) plan.partials.resize(partials);
 
-    // Neighbours share an item until it is worth claiming.
+    // Neighbours share an item until it is worth claiming: within one, the next unit's tokens are prefetched.
+    const double worth = std::clamp(total / (std::max(1, workers) * 6), kSmallestItem, kLargestItem);
     double cost = 0;
     for (size_t i = 0; i < plan.units.size(); ++i) {
         const AttentionUnit& unit = plan.units[i];
         if (cost == 0) plan.begins.push_back(int32_t(i));
-        cost += unit.tiles * unit.heads * tile_cost(shape, unit.queries * group);
-        if (cost >= kSmallestItem) cost = 0;
+        cost += unit_cost(shape, unit, rows[unit.row]);
+        if (cost >= worth) cost = 0;
     }
     plan.begins.push_back(int32_t(plan.units.size()));
 }

@@ -18,12 +18,12 @@
 namespace octavo {
 
 constexpr int kTile = 128;      // tokens of a tile; tiles begin at multiples of it
-constexpr int kAheadRows = 32;  // tokens that direct reading prefetches: enough for the latency of memory, little enough for the L1 cache
+constexpr int kNearRows = 16;   // rows that direct reading brings into the L1 cache ahead of itself
 constexpr int kTokenStep = 32;  // products work on whole steps of this many tokens
 
 // Always inlined: as a function of its own it would count as one without effect, and GCC leaves out calls of those.
 __attribute__((always_inline)) inline void prefetch_near(const char* address) { __builtin_prefetch(address, 0, 3); }
-__attribute__((always_inline)) inline void prefetch_line(const char* address) { __builtin_prefetch(address, 0, 2); }
+__attribute__((always_inline)) inline void prefetch_far(const char* address) { __builtin_prefetch(address, 0, 2); }
 
 // Brings the rows of the next tile into the cache, a few lines at a time, while this one is computed. That makes the speed of
 // reading independent of where the rows lie.
@@ -35,7 +35,7 @@ public:
 
     void step(int lines) {
         for (; lines > 0 && row_ != end_; --lines) {
-            prefetch_line(*row_ + offset_ + line_ * 64);
+            prefetch_far(*row_ + offset_ + line_ * 64);
             if (++line_ == lines_) {
                 line_ = 0;
                 ++row_;
@@ -127,25 +127,32 @@ struct Bf16Products {
 
     // A few rows of each head (a decoding query's group) read keys and values where they lie: the same sums in the same order as from
     // packed tiles, without writing and reading those. Memory is read in its own order: all heads of some tokens, then the next
-    // tokens. rows[t] belongs to token begin + t; kTokenStep rows more than that are there to be prefetched.
+    // tokens. rows[t] belongs to token begin + t; what is read next follows in `rows`. While a row is read, one kNearRows further on is
+    // brought into the L1 cache, and the one as far on as this part is long (values for keys, the next tile's keys for values) into
+    // the L2 cache: the one alone leaves memory idle, the other alone leaves the L1 cache waiting. int8 rows have scales at scale_offset,
+    // which are brought along.
     static constexpr int kDirectRows = 8;
 
     // queries: [heads][count][padded]; scores: [heads][count][kTile].
     template <KvKind kind>
     static void scores_direct(const Packed* queries, int count, int heads, const char* const* rows, int64_t offset, int64_t head_stride,
-                              int head_dim, int begin, int end, float* scores) {
+                              int64_t scale_offset, int head_dim, int begin, int end, float* scores) {
         with_rows<1, kDirectRows>(count, [&](auto constant) {
             constexpr int kRows = decltype(constant)::value;
             const int width = padded(head_dim);
-            for (int token = begin; token < end; token += 16, rows += 16) {
+            const char* const* far = rows + (end - begin);
+            for (int token = begin; token < end; token += 16, rows += 16, far += 16) {
+                if (kind == KvKind::kInt8) {
+                    for (int i = 0; i < 16; ++i) prefetch_far(far[i] + scale_offset);
+                }
                 for (int h = 0; h < heads; ++h) {
                     const Packed* query = queries + h * kRows * width;
                     __m512 sum[kRows];
                     for (int r = 0; r < kRows; ++r) sum[r] = _mm512_setzero_ps();
                     const int64_t at = offset + h * head_stride;
                     int dim = 0;
-                    for (; dim + 32 <= head_dim; dim += 32) score_key_block<kind, 32, kRows>(query + dim, width, rows, at, dim, sum);
-                    if (dim < head_dim) score_key_block<kind, 16, kRows>(query + dim, width, rows, at, dim, sum);
+                    for (; dim + 32 <= head_dim; dim += 32) score_key_block<kind, 32, kRows>(query + dim, width, rows, far, at, dim, sum);
+                    if (dim < head_dim) score_key_block<kind, 16, kRows>(query + dim, width, rows, far, at, dim, sum);
                     for (int r = 0; r < kRows; ++r) _mm512_storeu_ps(scores + (h * kRows + r) * kTile + token, sum[r]);
                 }
             }
@@ -155,22 +162,28 @@ struct Bf16Products {
     // p: [heads][count][kTile]; out: [heads][count][ld].
     template <KvKind kind>
     static void weigh_direct(const Packed* p, int count, int heads, const char* const* rows, int64_t offset, int64_t head_stride,
-                             int head_dim, int begin, int end, float* out, int ld) {
+                             int64_t scale_offset, int head_dim, int begin, int end, float* out, int ld) {
         with_rows<1, kDirectRows>(count, [&](auto constant) {
             constexpr int kRows = decltype(constant)::value;
             constexpr int kBlocks = kRows <= 6 ? 2 : 1;
-            for (int token = begin; token < end; token += kTokenStep, rows += kTokenStep) {
+            const char* const* far = rows + (end - begin);
+            for (int token = begin; token < end; token += kTokenStep, rows += kTokenStep, far += kTokenStep) {
                 const bool first = token == begin;
+                if (kind == KvKind::kInt8) {
+                    for (int i = 0; i < kTokenStep; ++i) prefetch_far(far[i] + scale_offset);
+                }
                 for (int h = 0; h < heads; ++h) {
                     const Packed* weights = p + h * kRows * kTile + token;
                     float* to = out + int64_t(h) * kRows * ld;
                     const int64_t at = offset + h * head_stride;
                     int dim = 0;
                     for (; dim + 32 * kBlocks <= head_dim; dim += 32 * kBlocks) {
-                        weigh_value_block<kind, 32, kRows, kBlocks>(weights, rows, at, dim, first, to + dim, ld);
+                        weigh_value_block<kind, 32, kRows, kBlocks>(weights, rows, far, at, dim, first, to + dim, ld);
                     }
-                    for (; dim + 32 <= head_dim; dim += 32) weigh_value_block<kind, 32, kRows, 1>(weights, rows, at, dim, first, to + dim, ld);
-                    if (dim < head_dim) weigh_value_block<kind, 16, kRows, 1>(weights, rows, at, dim, first, to + dim, ld);
+                    for (; dim + 32 <= head_dim; dim += 32) {
+                        weigh_value_block<kind, 32, kRows, 1>(weights, rows, far, at, dim, first, to + dim, ld);
+                    }
+                    if (dim < head_dim) weigh_value_block<kind, 16, kRows, 1>(weights, rows, far, at, dim, first, to + dim, ld);
                 }
             }
         });
@@ -198,10 +211,9 @@ private:
             if constexpr (count == 32) return _mm512_loadu_si512(from);
             return _mm512_maskz_loadu_epi16(0xffffu, from);
         } else {
-            const __m256i bytes = count == 32 ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))
-                                              : _mm256_zextsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-            const __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_castsi256_si128(bytes)));
-            const __m512 high = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_extracti128_si256(bytes, 1)));
+            const __m128i* bytes = reinterpret_cast<const __m128i*>(from);
+            const __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes)));
+            const __m512 high = count == 32 ? _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes + 1))) : _mm512_setzero_ps();
             return (__m512i)_mm512_cvtne2ps_pbh(high, low);  // exact: an int8 fits a bfloat16
         }
     }
@@ -270,14 +282,15 @@ private:
     static __m512bh load_pairs(const Packed* pairs) { return (__m512bh)_mm512_load_si512(pairs); }
 
     template <KvKind kind, int count, int rows>
-    __attribute__((always_inline)) static void score_key_block(const Packed* queries, int width, const char* const* keys, int64_t offset,
-                                                               int dim, __m512* sum) {
+    __attribute__((always_inline)) static void score_key_block(const Packed* queries, int width, const char* const* keys,
+                                                               const char* const* far, int64_t offset, int dim, __m512* sum) {
         offset += dim * (kind == KvKind::kBf16 ? 2 : 1);
         __m512i block[16];
 #pragma GCC unroll 16
         for (int i = 0; i < 16; ++i) {
             block[i] = load_dims<kind, count>(keys[i] + offset);
-            prefetch_near(keys[i + kAheadRows] + offset);
+            prefetch_near(keys[i + kNearRows] + offset);
+            prefetch_far(far[i] + offset);
         }
         transpose(block);
 #pragma GCC unroll 16
@@ -291,8 +304,8 @@ private:
 
     // Adds kTokenStep tokens to `out`; starts it, where they are the first.
     template <KvKind kind, int count, int rows, int blocks>
-    __attribute__((always_inline)) static void weigh_value_block(const Packed* p, const char* const* values, int64_t offset, int dim,
-                                                                 bool first, float* out, int ld) {
+    __attribute__((always_inline)) static void weigh_value_block(const Packed* p, const char* const* values, const char* const* far,
+                                                                 int64_t offset, int dim, bool first, float* out, int ld) {
         constexpr int kBytes = kind == KvKind::kBf16 ? 2 : 1;
         __m512 sum[rows][blocks * 2];
 #pragma GCC unroll 8
@@ -309,8 +322,10 @@ private:
                 const __m512i odd = load_dims<kind, count>(values[token + 1] + at);
                 value[b * 2] = (__m512bh)_mm512_unpacklo_epi16(even, odd);
                 value[b * 2 + 1] = (__m512bh)_mm512_unpackhi_epi16(even, odd);
-                prefetch_near(values[token + kAheadRows] + at);
-                prefetch_near(values[token + kAheadRows + 1] + at);
+                prefetch_near(values[token + kNearRows] + at);
+                prefetch_near(values[token + kNearRows + 1] + at);
+                prefetch_far(far[token] + at);
+                prefetch_far(far[token + 1] + at);
             }
 #pragma GCC unroll 8
             for (int r = 0; r < rows; ++r) {
