@@ -91,8 +91,10 @@ void Pool::run(Phase* phases, int count) {
     current_ = -1;
     finish(self);  // opens the first phase
     uint32_t seen = 0;
-    while (!is_idle(state_.load(std::memory_order_acquire))) {
-        if (!work_on(self, seen)) wait_for_change(seen);
+    for (;;) {
+        if (work_on(self, seen)) continue;
+        if (is_idle(state_.load(std::memory_order_acquire))) return;  // after looking for items: `seen` may be that of the end itself
+        wait_for_change(seen);
     }
 }
 
