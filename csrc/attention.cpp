@@ -16,8 +16,8 @@ using Packed = Products::Packed;
 // What tokens read that are not there: no kernel ever touches what lies behind a sequence's last token.
 alignas(64) const char kZeros[kZeroBytes] = {};
 
-// Where the rows of one tile are: the keys of its tokens [begin, end), then their values, then as many rows of what is read next, to
-// be prefetched. Tokens that nobody sees are zeros: what lies behind a sequence's last token is never touched.
+// Where the rows of one tile are: the keys of its tokens [begin, end), then their values, then as many rows of what is read next,
+// to be prefetched. Tokens that nobody sees are zeros: what lies behind a sequence's last token is never touched.
 struct TileRows {
     const char* rows[3 * kTile];
     int begin, end;  // multiples of kTokenStep
@@ -72,9 +72,9 @@ struct Cursor {
 
 // What the largest unit of an item needs.
 struct Most {
-    int rows = 0;                       // of all heads
+    int rows = 0;  // of all heads
     int heads = 0;
-    int together = Products::kStrip;    // rows whose scores are in memory at once
+    int together = Products::kStrip;  // rows whose scores are in memory at once
 
     void include(const AttentionUnit& unit, int group) {
         const int tile_rows = unit.queries * group;
@@ -108,7 +108,7 @@ private:
     // Places everything from `memory` on; returns the bytes that takes.
     size_t layout(uintptr_t memory, int head_dim, const Most& most) {
         const size_t width = Products::padded(head_dim);
-        const size_t all_rows = size_t(most.rows) + std::max(Products::kStrip, Lanes::count);  // strips and lanes may be read whole
+        const size_t all_rows = size_t(most.rows) + std::max(Products::kStrip, Lanes::count);  // some are read in groups
         size_t bytes = 0;
         const auto place = [&](auto& pointer, size_t count) {
             using Value = std::remove_reference_t<decltype(*pointer)>;
@@ -177,7 +177,8 @@ public:
             for (int query = 0; query < unit.queries; ++query) {
                 for (int g = 0; g < group; ++g) {
                     const float total = sum(Lanes::load(results + padded));
-                    Products::finish(results, 1.0f / total, shape.head_dim, out + query * args.ldo + (h * group + g) * shape.head_dim);
+                    bf16* head = out + query * args.ldo + (h * group + g) * shape.head_dim;
+                    Products::finish(results, 1.0f / total, shape.head_dim, head);
                     results += width;
                 }
             }
@@ -251,24 +252,28 @@ private:
             const int lines = int((ahead.unit->heads * args_.kv.head_stride + 63) / 64);
             next = Prefetcher(ahead.rows->rows, 2 * ahead.rows->tokens(), ahead.unit->head * args_.kv.head_stride, lines);
         }
+        const int window = args_.plan->window;
         for (int h = 0; h < unit.heads; ++h) {
             const int64_t offset = (unit.head + h) * args_.kv.head_stride;
-            Products::pack_keys<kind>(rows.keys(), offset, shape_.head_dim, rows.begin, rows.end, work_.keys, next);
-            Products::pack_values<kind>(rows.values(), offset, shape_.head_dim, rows.begin, rows.end, work_.values, next);
+            Products::pack_keys<kind>({rows.keys(), offset, rows.begin, rows.end}, shape_.head_dim, work_.keys, next);
+            Products::pack_values<kind>({rows.values(), offset, rows.begin, rows.end}, shape_.head_dim, work_.values, next);
             for (int at = 0; at < tile_rows; at += Products::kStrip) {
                 const int count = std::min(Products::kStrip, tile_rows - at), row = h * tile_rows + at;
                 const Target to = target(unit, tile_of_unit, row);
-                const int begin = seen_tokens(first + at / group_, tile, args_.plan->window).low / kTokenStep * kTokenStep;
-                const int high = seen_tokens(first + (at + count - 1) / group_, tile, args_.plan->window).high;
-                const int end = (high + kTokenStep - 1) / kTokenStep * kTokenStep;
+                const int low = seen_tokens(first + at / group_, tile, window).low;
+                const int high = seen_tokens(first + (at + count - 1) / group_, tile, window).high;
+                const int begin = low / kTokenStep * kTokenStep, end = (high + kTokenStep - 1) / kTokenStep * kTokenStep;
                 if (begin >= end) {
                     std::fill(to.tops, to.tops + count, kNothing);
                     continue;
                 }
-                Products::scores(work_.queries + int64_t(row) * packed_width, count, work_.keys, shape_.head_dim, begin, end, work_.scores);
+                const Packed* queries = work_.queries + int64_t(row) * packed_width;
+                Products::scores(queries, count, work_.keys, shape_.head_dim, begin, end, work_.scores);
                 weigh_scores<kind>(first, at, count, tile, h, 0, begin, end, to);
                 Products::weigh(work_.probabilities, count, work_.values, shape_.head_dim, begin, end, to.results, width_);
-                if (unit.partial < 0) fold(work_.results + int64_t(row) * width_, work_.tops + row, to.results, to.tops, count, width_);
+                if (unit.partial < 0) {
+                    fold(work_.results + int64_t(row) * width_, work_.tops + row, to.results, to.tops, count, width_);
+                }
             }
         }
     }
@@ -278,31 +283,34 @@ private:
     void compute_direct(const AttentionUnit& unit, int tile_of_unit, const TileRows& rows) {
         const int tile = unit.tile + tile_of_unit, tile_rows = unit.queries * group_;
         const int first = args_.rows[unit.row].start + unit.query;
-        const int64_t offset = unit.head * args_.kv.head_stride;
-        const int64_t scale_offset = args_.kv.scale_offset + unit.head * int64_t(sizeof(float));
         const Target to = target(unit, tile_of_unit, 0);
+        UnitRows part{rows.keys(), unit.head * args_.kv.head_stride, args_.kv.head_stride, scale_offset(unit), unit.heads,
+                      rows.begin, rows.end};
         if (kind == KvKind::kInt8) gather_scales(unit, rows, rows.keys(), work_.key_scales);
-        Direct::template scores_direct<kind>(work_.queries, tile_rows, unit.heads, rows.keys(), offset, args_.kv.head_stride,
-                                             scale_offset, shape_.head_dim, rows.begin, rows.end, work_.scores);
+        Direct::template scores_direct<kind>(work_.queries, tile_rows, part, shape_.head_dim, work_.scores);
         if (kind == KvKind::kInt8) gather_scales(unit, rows, rows.values(), work_.value_scales);
-        for (int h = 0; h < unit.heads; ++h) weigh_scores<kind>(first, 0, tile_rows, tile, h, h * tile_rows, rows.begin, rows.end, to);
-        Direct::template weigh_direct<kind>(work_.probabilities, tile_rows, unit.heads, rows.values(), offset, args_.kv.head_stride,
-                                            scale_offset, shape_.head_dim, rows.begin, rows.end, to.results, width_);
+        for (int h = 0; h < unit.heads; ++h) {
+            weigh_scores<kind>(first, 0, tile_rows, tile, h, h * tile_rows, rows.begin, rows.end, to);
+        }
+        part.rows = rows.values();
+        Direct::template weigh_direct<kind>(work_.probabilities, tile_rows, part, shape_.head_dim, to.results, width_);
         if (unit.partial >= 0) return;
         const int all_rows = unit.heads * tile_rows;
         for (int row = 0; row < all_rows; row += Lanes::count) {
-            fold(work_.results + int64_t(row) * width_, work_.tops + row, to.results + int64_t(row) * width_, to.tops + row,
-                 std::min(Lanes::count, all_rows - row), width_);
+            const int64_t at = int64_t(row) * width_;
+            const int count = std::min(Lanes::count, all_rows - row);
+            fold(work_.results + at, work_.tops + row, to.results + at, to.tops + row, count, width_);
         }
     }
 
-    // Probabilities of `count` rows of a head, the `at`-th and the next; row 0 is of the query at `first`. Their scores and results
-    // begin at row `to_row` of the strip. First all rows' largest exponents, then all probabilities: so that the long way to the one
-    // does not hold up the other.
+    // Probabilities of `count` rows of a head, the `at`-th and the next; row 0 is of the query at `first`. Their scores and
+    // results begin at row `to_row` of the strip. First the largest exponents of all, then all probabilities: so that the long way to the
+    // one does not hold up the other.
     template <KvKind kind>
-    void weigh_scores(int first, int at, int count, int tile, int head_of_unit, int to_row, int begin, int end, const Target& to) {
+    void weigh_scores(int first, int at, int count, int tile, int head, int to_row, int begin, int end, const Target& to) {
         constexpr bool kScaled = kind == KvKind::kInt8;
-        float* scores = work_.scores + to_row * kTile;
+        const float* key_scales = work_.key_scales + head * kTile;
+        const float* value_scales = work_.value_scales + head * kTile;
         Seen seen[std::max(Products::kStrip, Products::kDirectRows)];
         int query = at / group_, left = group_ - at % group_;
         for (int r = 0; r < count; ++r) {
@@ -311,22 +319,28 @@ private:
                 left = group_;
                 ++query;
             }
-            to.tops[to_row + r] =
-                largest_exponent<kScaled>(scores + r * kTile, seen[r], begin, end, scoring_, work_.key_scales + head_of_unit * kTile);
+            float* scores = work_.scores + (to_row + r) * kTile;
+            to.tops[to_row + r] = largest_exponent<kScaled>(scores, seen[r], begin, end, scoring_, key_scales);
         }
         for (int r = 0; r < count; ++r) {
-            probabilities<kScaled>(scores + r * kTile, seen[r], begin, end, scoring_, to.tops[to_row + r],
-                                   work_.value_scales + head_of_unit * kTile, work_.probabilities + (to_row + r) * kTile,
-                                   to.results + int64_t(to_row + r) * width_ + Products::padded(shape_.head_dim));
+            const int row = to_row + r;
+            float* sum = to.results + int64_t(row) * width_ + Products::padded(shape_.head_dim);
+            probabilities<kScaled>(work_.scores + row * kTile, seen[r], begin, end, scoring_, to.tops[row], value_scales,
+                                   work_.probabilities + row * kTile, sum);
         }
+    }
+
+    // From a token's first byte to the scale of a unit's first head.
+    int64_t scale_offset(const AttentionUnit& unit) const {
+        return args_.kv.scale_offset + unit.head * int64_t(sizeof(float));
     }
 
     // Scales of a tile's keys or values: [head of the unit][token].
     void gather_scales(const AttentionUnit& unit, const TileRows& rows, const char* const* from, float* scales) {
-        const int64_t offset = args_.kv.scale_offset + unit.head * int64_t(sizeof(float));
         for (int t = 0; t < rows.tokens(); ++t) {
+            const char* token = from[t] + scale_offset(unit);
             for (int h = 0; h < unit.heads; ++h) {
-                std::memcpy(scales + h * kTile + rows.begin + t, from[t] + offset + h * sizeof(float), sizeof(float));
+                std::memcpy(scales + h * kTile + rows.begin + t, token + h * sizeof(float), sizeof(float));
             }
         }
     }

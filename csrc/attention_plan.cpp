@@ -8,19 +8,19 @@
 namespace octavo {
 namespace {
 
-constexpr int kMostRows = 384;                     // query rows that share a packed tile: packing is then little beside the rest
-constexpr int kLeastRows = 48;                     // when more threads are to have a share
-constexpr int kFewRows = 16;                       // up to this many, reading keys and values costs more than computing: heads go together
-constexpr int64_t kGroupBytes = 128 * 1024;        // a tile's keys and values of all heads of a unit: it and the next share the cache
+constexpr int kMostRows = 384;  // query rows that share a packed tile: packing is then little beside the rest
+constexpr int kLeastRows = 48;  // when more threads are to have a share
+constexpr int kFewRows = 16;    // up to this many, reading keys and values costs more than computing: heads go together
+constexpr int64_t kGroupBytes = 128 * 1024;  // a tile's keys and values of a unit's heads: it and the next fit a core's cache
 constexpr int64_t kMostPartials = 16 * 1024 * 1024;  // floats
-constexpr double kSmallestItem = 20e3;             // ns; of several units, if need be
-constexpr double kLargestItem = 100e3;             // ns; a single unit may take more
+constexpr double kSmallestItem = 20e3;   // ns; of several units, if need be
+constexpr double kLargestItem = 100e3;   // ns; a single unit may take more
 
 // Nanoseconds of one head's tokens, roughly: reading their keys and values, and computing `rows` queries.
 double token_cost(const AttentionShape& shape, int rows) { return shape.head_dim * (0.25 + 0.015 * rows); }
 
-// Nanoseconds of a unit: what a thread does before the first token and after the last, and its tokens, all tiles taken for whole ones
-// but the row's last.
+// Nanoseconds of a unit: what a thread does before the first token and after the last, and its tokens, all tiles taken for whole
+// ones but the row's last.
 double unit_cost(const AttentionShape& shape, const AttentionUnit& unit, const Row& row) {
     const int rows = unit.queries * (shape.heads / shape.kv_heads);
     const int end = std::min((unit.tile + unit.tiles) * kTile, row.start + unit.query + unit.queries);

@@ -7,6 +7,7 @@
 
 #include "attention.h"
 #include "attention_products.h"
+#include "exp.h"
 
 namespace octavo {
 
@@ -97,7 +98,8 @@ inline Lanes exponentials(const float* scores, Seen seen, int begin, int end, fl
     return total;
 }
 
-// The largest exponent of a row's tokens [begin, end) of a tile; kNothing where it sees none of them. key_scales: per token, or null.
+// The largest exponent of a row's tokens [begin, end) of a tile; kNothing where it sees none of them. key_scales: of each
+// token, or null.
 template <bool scaled>
 inline float largest_exponent(float* scores, Seen seen, int begin, int end, const Scoring& scoring, const float* key_scales) {
     if (seen.high <= seen.low) return kNothing;
@@ -112,9 +114,9 @@ template <bool scaled>
 inline void probabilities(const float* scores, Seen seen, int begin, int end, const Scoring& scoring, float top,
                           const float* value_scales, Products::Packed* packed, float* sum) {
     if (seen.high <= seen.low) {
-        const Lanes none[kTokenStep / Lanes::count] = {};
-        for (int token = begin; token < end; token += kTokenStep) Products::put_probabilities(none, packed + token, Lanes::set(0.0f));
-        Lanes::set(0.0f).store(sum);
+        const Lanes none[kTokenStep / Lanes::count] = {}, zero = Lanes::set(0.0f);
+        for (int token = begin; token < end; token += kTokenStep) Products::put_probabilities(none, packed + token, zero);
+        zero.store(sum);
     } else if (seen.low <= begin && seen.high >= end) {
         exponentials<scaled, false>(scores, seen, begin, end, scoring.to_log2, top, value_scales, packed).store(sum);
     } else {
@@ -122,8 +124,8 @@ inline void probabilities(const float* scores, Seen seen, int begin, int end, co
     }
 }
 
-// Folds a tile's results of `rows` (at most Lanes::count) rows into those of the tiles before it. `tops` are the largest exponents;
-// Lanes::count of them can be read.
+// Folds a tile's results of `rows` (at most Lanes::count) rows into those of the tiles before it. `tops` are the largest
+// exponents; Lanes::count of them can be read.
 inline void fold(float* results, float* tops, const float* tile_results, const float* tile_tops, int rows, int width) {
     alignas(64) float keep[Lanes::count], take[Lanes::count], greater[Lanes::count];
     const Lanes before = Lanes::load(tops), tile = Lanes::load(tile_tops), top = max(before, tile);

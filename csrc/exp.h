@@ -5,9 +5,9 @@
 
 namespace octavo {
 
-// 2^x = 2^floor(x) * p(x - floor(x)), with p a polynomial that is exact at 0 (so that 2^0 is 1) and minimises the greatest relative
-// error on [0, 1) otherwise. x is taken as at least -126 where an ISA has no instruction that scales by powers of two: there the
-// result is never below 2^-126. x must be below 128 and no NaN.
+// 2^x = 2^floor(x) * p(x - floor(x)), with p a polynomial that is exact at 0 (so that 2^0 is 1) and minimises the greatest
+// relative error on [0, 1) otherwise. x must be below 128 and no NaN. Where an ISA has no instruction that scales by powers of
+// two, x is taken as at least -126, so that the result is never below 2^-126.
 
 // The relative error stays below 8.7e-5: a twentieth of what rounding to bfloat16 adds afterwards.
 inline Lanes exp2_close(Lanes x) {

@@ -64,7 +64,8 @@ inline Lanes floor(Lanes a) { return {_mm256_floor_ps(a.v)}; }
 
 // a * 2^floor(n), for n from -126 up to below 128.
 inline Lanes scale_by_power(Lanes a, Lanes n) {
-    const __m256i power = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(_mm256_floor_ps(n.v)), _mm256_set1_epi32(127)), 23);
+    const __m256i whole = _mm256_cvtps_epi32(_mm256_floor_ps(n.v));
+    const __m256i power = _mm256_slli_epi32(_mm256_add_epi32(whole, _mm256_set1_epi32(127)), 23);
     return {_mm256_mul_ps(a.v, _mm256_castsi256_ps(power))};
 }
 

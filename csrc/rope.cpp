@@ -72,7 +72,9 @@ void token_to_cache(const RopeArgs& args, int token, int slot, int position) {
         return head;
     };
     bf16* q = args.q + token * args.ldq;
-    for (int h = 0; h < args.heads; ++h, from += dim) to_bf16(turned(from, args.q_norm), dim, reinterpret_cast<char*>(q + h * dim));
+    for (int h = 0; h < args.heads; ++h, from += dim) {
+        to_bf16(turned(from, args.q_norm), dim, reinterpret_cast<char*>(q + h * dim));
+    }
     const int64_t index = args.kv.token_index(slot, position);
     char* keys = args.kv.keys + index * args.kv.token_stride;
     char* values = args.kv.values + index * args.kv.token_stride;
@@ -101,7 +103,8 @@ void rope_item(const RopeArgs& args, int item, Scratch&) {
     const int each = item_tokens(args);
     const int begin = item * each, end = std::min(args.tokens, begin + each);
     // The row that holds the item's first token: the last that begins at or before it.
-    const Row* row = std::upper_bound(args.rows, args.rows + args.row_count, begin, [](int t, const Row& r) { return t < r.first; }) - 1;
+    const auto before = [](int token, const Row& row) { return token < row.first; };
+    const Row* row = std::upper_bound(args.rows, args.rows + args.row_count, begin, before) - 1;
     for (int token = begin; token < end; ++token) {
         while (token >= row->first + row->length) ++row;
         token_to_cache(args, token, row->slot, row->start + token - row->first);

@@ -1,5 +1,5 @@
-// From the fused projection to attention's inputs: split queries, keys and values, normalise heads, rotate queries and keys by their
-// position, write keys and values into the KV cache.
+// From the fused projection to attention's inputs: split queries, keys and values, normalise heads, rotate queries and keys by
+// their position, write keys and values into the KV cache.
 #pragma once
 
 #include <cstdint>
