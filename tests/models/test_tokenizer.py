@@ -1,10 +1,12 @@
 """Tokenizers: from tokenizer.json, and from what a GGUF file's metadata says."""
 
+import threading
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken, normalizers, pre_tokenizers
 
 from octavo.errors import ModelError, RequestError
 from octavo.models.fields import Fields
@@ -258,6 +260,74 @@ def test_what_tokenizer_json_adds_around_a_text(tmp_path):
     tokenizer = read_tokenizer(tmp_path / "tokenizer.json", None, None, 288)
     assert pieces(tokenizer, "abc") == ["<|endoftext|>", "a", "b", "c"]
     assert pieces(tokenizer, "abc", add_special_tokens=False) == ["a", "b", "c"]
+
+
+SHORTENED = "\u1112\u1161\u11ab e\u0304\u0301 \u212b"  # what NFC makes shorter
+
+
+@pytest.mark.parametrize("normalizer", [None, "NFC"])
+@given(text=TEXTS | RARE | st.text(alphabet=SHORTENED, max_size=60), times=st.integers(1, 100))
+def test_a_text_has_the_least_tokens_that_its_length_tells(normalizer, text, times):
+    backend = byte_tokenizer()
+    backend.normalizer = normalizers.NFC() if normalizer else None
+    tokenizer = Tokenizer(backend, "here", None)
+    text *= times
+    assert len(tokenizer.encode(text, add_special_tokens=False)) >= tokenizer.least_tokens(text)
+
+
+@given(text=TEXTS | RARE, times=st.integers(1, 100))
+def test_a_sentencepiece_text_has_the_least_tokens_that_its_length_tells(text, times):
+    tokenizer = build_tokenizer(sentencepiece())
+    assert len(tokenizer.encode(text * times)) >= tokenizer.least_tokens(text * times)
+
+
+def test_the_least_tokens_come_of_the_longest_token():
+    tokenizer = Tokenizer(byte_tokenizer(), "here", None)
+    longest = max(map(len, SPECIAL_TOKENS))
+    assert tokenizer.least_tokens("") == 0
+    assert tokenizer.least_tokens("x" * 10 * longest) == 10
+    assert tokenizer.least_tokens("é" * 5 * longest + "x") == 11
+    backend = byte_tokenizer()
+    backend.normalizer = normalizers.NFC()  # three letters of Hangul, 9 bytes, become a syllable of 3
+    assert Tokenizer(backend, "here", None).least_tokens("x" * 30 * longest) == 10
+
+
+@pytest.mark.parametrize("part", ["a token that takes the spaces beside it", "a normalizer", "a pre-tokenizer"])
+def test_a_length_tells_nothing_where_text_may_vanish(part):
+    backend = byte_tokenizer()
+    if part == "a normalizer":
+        backend.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Strip()])
+    elif part == "a pre-tokenizer":
+        backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), backend.pre_tokenizer])
+    else:
+        backend.add_tokens([AddedToken("<gap>", rstrip=True)])
+    assert Tokenizer(backend, "here", None).least_tokens("x" * 100_000) == 0
+
+
+def test_a_long_text_is_tokenised_as_a_short_one_is():
+    tokenizer = build_tokenizer(byte_level("llama-bpe", DIGITS))
+    bos, *line = tokenizer.encode("ab 1234\n")
+    assert tokenizer.encode("ab 1234\n" * 1000) == [bos, *line * 1000]
+
+
+def test_other_threads_run_while_a_long_text_is_tokenised():
+    tokenizer = Tokenizer(byte_tokenizer(), "here", None)
+    began, ended = threading.Event(), threading.Event()
+
+    def work():
+        began.set()
+        tokenizer.encode("hello world " * 100_000)
+        ended.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    began.wait()
+    turns = 0
+    while not ended.is_set():
+        ended.wait(0.001)
+        turns += 1
+    thread.join()
+    assert turns > 20
 
 
 def test_half_a_surrogate_pair_is_the_requests_error():

@@ -41,6 +41,11 @@ class Pieces:
             known = self._known[token_id] = self._spell(token)
         return known
 
+    def longest(self) -> int:
+        """Bytes of the longest token, added ones included."""
+        added = (len(token.content.encode()) for token in self._backend.get_added_tokens_decoder().values())
+        return max((*map(len, map(self._spell, self._backend.get_vocab())), *added), default=0)
+
     def _spell(self, token: str) -> bytes:
         if self._replacements is None:
             try:

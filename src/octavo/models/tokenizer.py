@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import tokenizers
 
 from octavo.errors import ModelError, RequestError
+from octavo.models.bound import most_bytes_per_token
 from octavo.models.detokenizer import Detokenizer
 from octavo.models.pieces import Pieces, read_pieces
 
 __all__ = ["Detokenizer", "Tokenizer", "read_tokenizer"]
+
+LONG_TEXT = 2000  # characters; longer text is tokenised without holding the interpreter's lock
 
 
 class Tokenizer:
@@ -50,7 +54,11 @@ class Tokenizer:
         Raises RequestError where the text is not valid Unicode, or holds a token that the model has no embedding for.
         """
         try:
-            ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+            if len(text) > LONG_TEXT:  # a batch gives the lock back, one text does not
+                (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+            else:
+                encoding = self._backend.encode(text, add_special_tokens=add_special_tokens)
+            ids: list[int] = encoding.ids
         except (TypeError, UnicodeEncodeError):  # the library raises the former for what Python can hold but UTF-8 cannot
             raise RequestError("The text holds half of a surrogate pair, which is not valid Unicode.", "prompt") from None
         if add_special_tokens:
@@ -61,6 +69,15 @@ class Tokenizer:
                 f"The text holds {self.token(token)!r}, token {token}, but the model's vocabulary ends at {last}.", "prompt"
             )
         return ids
+
+    def least_tokens(self, text: str) -> int:
+        """Tokens that the text has at least, told from its length alone and so at once; 0 where the length tells nothing."""
+        most = self._most_bytes_per_token
+        return -(-len(text.encode("utf-8", "surrogatepass")) // most) if most else 0
+
+    @cached_property
+    def _most_bytes_per_token(self) -> int | None:
+        return most_bytes_per_token(self._backend, self.pieces)
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """The text of these tokens. Bytes that are not valid UTF-8 become U+FFFD; ids outside the vocabulary have no text."""
