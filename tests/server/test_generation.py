@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from octavo.engine.messages import Stats
+from octavo.engine.messages import Outputs, Stats
 from octavo.models.load import open_checkpoint
 from octavo.request import Request, SamplingParams, TokenUpdate
 from octavo.server.generation import Generation
@@ -26,10 +26,12 @@ class Script:
 
     def __init__(self, updates: list[TokenUpdate]):
         self.updates = updates
+        self.metrics = Metrics("tiny", Stats)
         self.aborted: list[str] = []
 
     async def generate(self, request: Request) -> AsyncGenerator[TokenUpdate, None]:
         for update in self.updates:
+            self.metrics.on_outputs(Outputs([update], Stats()))
             yield update
 
     async def abort(self, request_id: str) -> None:
@@ -48,7 +50,7 @@ def play(model: Path, updates: list[TokenUpdate], **params: Any) -> tuple[Genera
         context=100,
         vocab=1000,
         defaults={},
-        metrics=Metrics("tiny", Stats),
+        metrics=engine.metrics,
     )
     request = Request(id="r", prompt=[50, 51], params=SamplingParams(**params), arrival=time.monotonic())
     generation = Generation(service, request)
@@ -71,6 +73,7 @@ def test_tokens_behind_a_stop_string_are_neither_text_nor_counted(model: Path, d
         assert generation.usage.completion_tokens == 5
         assert (generation.finish_reason, generation.stop_reason) == ("stop", "34")
         assert len(engine.aborted) == (updates[0].finish is None)  # an engine that is through needs no abort
+        assert 'octavo:request_generation_tokens_sum{model_name="tiny"} 5.0' in engine.metrics.text().decode()
 
 
 def test_the_beginning_of_a_stop_string_is_text_if_nothing_follows(model: Path, digits: list[int]) -> None:

@@ -6,7 +6,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from octavo.engine.text import TextStream
+from octavo.errors import OctavoError, RequestError
 from octavo.request import FinishReason, Request, TokenUpdate
+from octavo.server.metrics import ERROR
 from octavo.server.protocol import PromptTokensDetails, Usage
 from octavo.server.service import Service
 
@@ -53,12 +55,18 @@ class Generation:
                     if update.finish is not None:
                         self._finish(update)
                         reason = self.finish_reason
-                        metrics.finished(request.id, reason)
+                        metrics.finished(request.id, reason, self._tokens)
                     elif self._text.stop_string is not None and not stopped:
                         await engine.abort(request.id)  # and wait for its last update
                     yield piece
+        except RequestError:
+            metrics.refused(request.id)
+            raise
+        except OctavoError:
+            reason = ERROR
+            raise
         finally:
-            metrics.finished(request.id, reason)
+            metrics.finished(request.id, reason, self._tokens)
 
     async def text(self) -> str:
         """The whole text."""

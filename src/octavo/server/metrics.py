@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -30,13 +31,17 @@ COUNTERS: dict[str, tuple[str, Callable[[Stats], float]]] = {
     "num_preemptions": ("Preemptions.", lambda s: s.preemptions),
     "prefix_cache_queries": ("Prompt tokens looked up in the prefix cache.", lambda s: s.prefix_queries),
     "prefix_cache_hits": ("Prompt tokens found in the prefix cache.", lambda s: s.prefix_hits),
-    "prompt_tokens": ("Prompt tokens computed; what the prefix cache held is not counted.", lambda s: s.prompt_tokens),
+    "prefill_tokens_computed": (
+        "Prompt tokens computed: without those that the prefix cache held, with those computed again after a preemption.",
+        lambda s: s.prompt_tokens,
+    ),
     "generation_tokens": ("Tokens generated.", lambda s: s.generation_tokens),
     "engine_steps": ("Steps of the engine.", lambda s: s.steps),
     "engine_launches": ("Calls from Python into compiled computing code.", lambda s: s.launches),
 }
 KV_STATES = ("used", "reserved", "wasted_inside", "wasted_outside", "shared")
 STEP_PARTS = ("schedule", "prepare", "execute", "sample")
+ERROR = "error"  # the reason of a request that the engine failed on; no FinishReason, since no update says it
 
 
 @dataclass(slots=True)
@@ -49,13 +54,15 @@ class _Life:
     first_token: float = 0.0
     last_token: float = 0.0
     tokens: int = 0
+    counted: bool = False  # whether its prompt is in prompt_tokens
+    moments: list[float] | None = None  # of each token, where a stop string may end the output before the last one
 
 
 class Metrics:
     """The counters of one server. Times are taken where tokens reach this process, so a slow reader does not stretch them."""
 
     def __init__(self, model: str, stats: Callable[[], Stats]):
-        """``stats`` gives the engine's latest figures, at the moment of a scrape."""
+        """``stats`` gives the engine's latest figures, at the moment of a scrape; see ``at_rest`` for one that is gone."""
         self._registry = CollectorRegistry()
         self._engine = _EngineCollector(model, stats)
         self._registry.register(self._engine)
@@ -66,11 +73,11 @@ class Metrics:
             family = Histogram(f"octavo:{name}", help, ["model_name"], registry=self._registry, buckets=buckets)
             return family.labels(model)
 
-        ended = "request_success"
-        family = Counter(
-            f"octavo:{ended}", "Requests that ended, by reason.", ["model_name", "finished_reason"], registry=self._registry
-        )
-        self._ended = {reason.value: family.labels(model, reason.value) for reason in FinishReason}
+        reason = ["model_name", "finished_reason"]
+        ended = Counter("octavo:request_success", "Requests that ended, by reason.", reason, registry=self._registry)
+        self._ended = {name: ended.labels(model, name) for name in (*(reason.value for reason in FinishReason), ERROR)}
+        prompts = "Tokens of the prompts taken up, each prompt counted once and whole."
+        self._prompts = Counter("octavo:prompt_tokens", prompts, ["model_name"], registry=self._registry).labels(model)
         self._ttft = histogram("time_to_first_token_seconds", "From arrival to the first token.", LONG)
         self._itl = histogram("inter_token_latency_seconds", "Between two tokens of a request.", SHORT)
         self._tpot = histogram("request_time_per_output_token_seconds", "Mean time between a request's tokens.", SHORT)
@@ -99,7 +106,8 @@ class Metrics:
 
     def started(self, request: Request) -> None:
         """A request goes to the engine."""
-        self._lives[request.id] = _Life(request.arrival, len(request.prompt))
+        moments: list[float] | None = [] if request.params.stop_strings else None
+        self._lives[request.id] = _Life(request.arrival, len(request.prompt), moments=moments)
 
     def on_outputs(self, outputs: Outputs) -> None:
         """A step's news arrived."""
@@ -109,7 +117,10 @@ class Metrics:
             self._iteration.observe(outputs.stats.step_tokens)
         for update in outputs.updates:
             life = self._lives.get(update.id)
-            if life is None or not update.tokens:
+            if life is None:
+                continue
+            self._count_prompt(life)
+            if not update.tokens:
                 continue
             life.scheduled = life.scheduled or update.scheduled
             if life.tokens:
@@ -121,15 +132,24 @@ class Metrics:
                 self._ttft.observe(now - life.arrival)
             life.last_token = now
             life.tokens += len(update.tokens)
+            if life.moments is not None:
+                life.moments += [now] * len(update.tokens)
 
-    def finished(self, request_id: str, reason: str) -> None:
-        """A request ended, or its client left. Only the first call for a request counts; durations only if it was not aborted."""
+    def finished(self, request_id: str, reason: str, tokens: int) -> None:
+        """A request ended, or its client left. Only the first call for a request counts; durations only if it came to an end.
+
+        tokens: of its output; what was computed behind a stop string is not part of it.
+        """
         life = self._lives.pop(request_id, None)
         if life is None:
             return
         self._ended[reason].inc()
-        if reason == FinishReason.ABORT or not life.tokens:
+        if reason != ERROR:
+            self._count_prompt(life)
+        if reason in (FinishReason.ABORT, ERROR) or not life.tokens:
             return
+        if life.moments and 0 < tokens < life.tokens:
+            life.tokens, life.last_token = tokens, life.moments[tokens - 1]
         self._prompt.observe(life.prompt_tokens)
         self._generated.observe(life.tokens)
         self._e2e.observe(life.last_token - life.arrival)
@@ -138,6 +158,26 @@ class Metrics:
         self._decode.observe(life.last_token - life.first_token)
         if life.tokens > 1:
             self._tpot.observe((life.last_token - life.first_token) / (life.tokens - 1))
+
+    def refused(self, request_id: str) -> None:
+        """The engine did not take the request."""
+        self._lives.pop(request_id, None)
+
+    @property
+    def under_way(self) -> int:
+        """Requests that were started and have not ended."""
+        return len(self._lives)
+
+    def _count_prompt(self, life: _Life) -> None:
+        if not life.counted:
+            life.counted = True
+            self._prompts.inc(life.prompt_tokens)
+
+
+def at_rest(stats: Stats) -> Stats:
+    """The same counters, and every gauge at nothing: all that is left of an engine that is gone."""
+    gauges = ("running", "waiting", "kv_usage", *(f"kv_{state}" for state in KV_STATES))
+    return msgspec.structs.replace(stats, **dict.fromkeys(gauges, 0))
 
 
 class _EngineCollector(Collector):
