@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +37,7 @@ def refused(answer: httpx.Response, status: int = 400) -> dict[str, Any]:
     "body",
     [
         *(b"", b"{", b"[]", b"null", b'"text"', b"{'a': 1}", b'{"prompt": "\xff"}', b"\xff\xfe\x00", b'{"prompt": "\\ud800"}'),
-        *(b'{"prompt": NaN}', b"[" * 100_000, b'{"temperature": 1e999}', b'{"prompt": "x", "seed": ' + b"9" * 5000 + b"}"),
+        *(b'{"prompt": NaN}', b"[" * 100_000, b'{"seed": 1e999', b"1e999"),
     ],
     ids=lambda body: repr(body[:20]),
 )
@@ -44,6 +45,25 @@ def test_a_body_that_is_no_json_object(server: Running, body: bytes) -> None:
     for path in (CHAT, COMPLETIONS):
         error = refused(server.http.post(path, content=body))
         assert error["code"] == "invalid_json"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b'{"seed": 3, "temperature": 1e400}', "temperature"),
+        (b'{"seed": -1e400}', "seed"),
+        (b'{"seed": ' + b"9" * 5000 + b"}", "seed"),
+        (b'{"max_tokens": ' + b"9" * 400 + b', "stop_token_ids": [1, 1e400]}', "stop_token_ids[1]"),
+        (b'{"unheard_of": {"a": [[0], [1e400]]}}', "unheard_of.a[1][0]"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_number_too_large_to_be_held_is_named(server: Running, body: bytes, param: str) -> None:
+    for path in (CHAT, COMPLETIONS):
+        error = refused(server.http.post(path, content=body))
+        assert error["param"] == param
+        assert error["message"].startswith(f"{param} is ")
+        assert len(error["message"]) < 200
 
 
 @pytest.mark.parametrize(
@@ -104,6 +124,7 @@ def test_a_wrong_value_is_named(server: Running, fields: dict[str, Any], param: 
         ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], "messages[0].content[0].type"),
         ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
         ([{"role": "user", "content": [{"type": "text", "text": 1}]}], "messages[0].content[0].text"),
+        ([{"role": "user", "content": [{"type": "text", "text": None}]}], "messages[0].content[0].text"),
         ([{"role": "user", "content": [{"text": "x"}]}], "messages[0].content[0].type"),
     ],
     ids=lambda value: json.dumps(value)[:60] if not isinstance(value, str) else "",
@@ -112,6 +133,31 @@ def test_wrong_messages_are_named(server: Running, messages: Any, param: str) ->
     error = refused(server.http.post(CHAT, json={"messages": messages}))
     assert error["param"] == param
     assert param in error["message"]
+
+
+def test_what_a_message_accepts_is_said_in_full(server: Running) -> None:
+    for content in (5, None, {"text": "x"}):
+        error = refused(server.http.post(CHAT, json={"messages": [{"role": "user", "content": content}]}))
+        assert error["message"].endswith(": a string or an array is accepted.")
+
+
+@pytest.mark.parametrize("length", [20_000, 10_000_000])
+def test_text_that_is_hopelessly_too_long_is_refused_by_its_length(server: Running, length: int) -> None:
+    least = -(-length // len("<|endoftext|>"))  # the longest token of the tiny model's vocabulary
+    message = {"role": "user", "content": "x" * length}
+    for path, body, param in ((COMPLETIONS, {"prompt": "x" * length}, "prompt"), (CHAT, {"messages": [message]}, "messages")):
+        error = refused(server.http.post(path, json=body))
+        assert (error["code"], error["param"]) == ("context_length_exceeded", param)
+        assert "context is 1024 tokens" in error["message"]
+        found = re.search(r"the prompt has at least (\d+) tokens", error["message"])
+        assert found
+        assert least <= int(found[1]) <= least + 10  # the template adds a few bytes
+
+
+def test_messages_are_counted_before_they_are_rendered(server: Running) -> None:
+    error = refused(server.http.post(CHAT, json={"messages": [{"role": "user", "content": ""}] * 200_000}))
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
+    assert "holds 200000 messages" in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -238,6 +284,13 @@ def test_both_names_of_max_tokens_must_agree(server: Running) -> None:
     )
 
 
+def test_a_field_of_the_other_path_is_refused_with_the_name_it_has_here(server: Running) -> None:
+    error = refused(server.http.post(COMPLETIONS, json={**TEXT, "max_completion_tokens": 2}))
+    assert error["param"] == "max_completion_tokens"
+    assert "use max_tokens" in error["message"]
+    assert server.http.post(COMPLETIONS, json={**TEXT, "max_completion_tokens": None}).status_code == 200
+
+
 def test_text_parts_and_developer_messages(server: Running) -> None:
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     asked = {"messages": [{"role": "developer", "content": parts}], "max_tokens": 100}
@@ -271,7 +324,9 @@ def test_the_model_may_be_left_out_but_not_be_another(server: Running) -> None:
     assert server.http.post(COMPLETIONS, json={**TEXT, "model": None}).json()["model"] == "tiny"
     assert server.http.post(COMPLETIONS, json={**TEXT, "model": "tiny"}).status_code == 200
     assert refused(server.http.post(COMPLETIONS, json={**TEXT, "model": "gpt-4"}), 404)["code"] == "model_not_found"
-    assert refused(server.http.get("/v1/models/gpt-4"), 404)["param"] == "model"
+    unknown = refused(server.http.get("/v1/models/gpt-4"), 404)
+    assert unknown["param"] == "model"
+    assert unknown["message"] == "'gpt-4' is no model of this server: it serves 'tiny'."
 
 
 def test_a_request_that_breaks_off_hurts_nobody(server: Running) -> None:

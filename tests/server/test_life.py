@@ -22,6 +22,7 @@ from tests.server.running import LIMIT_S, Running, alive, children, events, laun
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
+HALF = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc"
 LONG = {"prompt": "abc", "max_tokens": 1000}  # three seconds or more, if nobody leaves
 
 
@@ -39,10 +40,22 @@ def stream(server: Running, body: dict[str, Any], started: threading.Event) -> l
     return found
 
 
+def raw_connection(server: Running) -> socket.socket:
+    host, port = server.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=LIMIT_S)
+
+
+def received(connection: socket.socket) -> bytes:
+    """Everything until the server closes."""
+    found = b""
+    while piece := connection.recv(65536):
+        found += piece
+    return found
+
+
 def raw_request(server: Running, body: dict[str, Any]) -> socket.socket:
     """A connection on which a request was sent and nothing was read yet."""
-    host, port = server.url.removeprefix("http://").split(":")
-    connection = socket.create_connection((host, int(port)), timeout=LIMIT_S)
+    connection = raw_connection(server)
     data = json.dumps(body).encode()
     head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
     connection.sendall(head.encode() + data)
@@ -195,7 +208,11 @@ def test_when_the_engine_dies_every_client_is_told(model: Path, body: dict[str, 
         assert sentence in health.json()["error"]["message"]
         later = post(server, LONG)
         assert (later.status_code, later.json()["error"]["code"]) == (503, "engine_unavailable")
-        assert server.http.get("/metrics").status_code == 200
+        assert server.metric("num_requests_running") == server.metric("kv_cache_usage_perc") == 0
+        assert server.metric("kv_cache_tokens", state="reserved") == 0
+        assert server.metric("engine_steps_total") > 0
+        assert server.metric("request_success_total", finished_reason="error") == len(whole) + len(streams)
+        assert server.metric("request_success_total", finished_reason="abort") == 0
         server.process.send_signal(signal.SIGTERM)
         assert server.wait() == 1
         assert sentence in server.lines[-1]
@@ -246,6 +263,22 @@ def test_a_port_in_use_and_a_host_that_is_none(server: Running, model: Path) -> 
             second.close()
 
 
+def test_a_port_that_another_server_will_use_is_refused_before_the_model_is_loaded(model: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    first = launch(model, fake.ASLEEP, port=port)
+    try:
+        until(lambda: len(children(first.process.pid)) == 1)
+        second = launch(model, fake.ASLEEP, port=port)
+        try:
+            assert second.wait() == 1
+            assert f"port {port} at 127.0.0.1 cannot be listened on" in second.output
+        finally:
+            second.close()
+    finally:
+        first.close()
+
+
 def test_a_signal_while_the_engine_starts_ends_both(model: Path) -> None:
     server = launch(model, fake.ASLEEP)
     try:
@@ -283,6 +316,20 @@ def test_sigterm_finishes_what_runs(model: Path) -> None:
         assert whole.result(LIMIT_S).json()["usage"]["completion_tokens"] == 300
         assert server.wait() == 0
         assert not alive(engine)
+        assert server.lines[-1] == "octavo: finishing 2 requests, for at most 30 s; a second signal ends at once"
+
+
+@pytest.mark.parametrize("sent", ["", "POST /v1", HALF], ids=["nothing", "half a head", "half a body"])
+def test_sigterm_does_not_wait_for_requests_that_are_not_complete(model: Path, sent: str) -> None:
+    with running(model) as server, raw_connection(server) as connection:
+        connection.sendall(sent.encode())
+        until(lambda: server.http.get("/health").status_code == 200)  # by now the server has read what was sent
+        server.http.close()
+        server.process.send_signal(signal.SIGTERM)
+        assert server.wait() == 0
+        answer = received(connection)
+        assert (b" 503 " in answer and b"shutting_down" in answer) if sent == HALF else not answer
+        assert server.lines[-1] == "octavo: ending; no request is under way"
 
 
 def test_when_the_time_to_finish_is_over_clients_are_told(model: Path) -> None:

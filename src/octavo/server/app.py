@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -16,26 +17,26 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from octavo.errors import OctavoError, RequestError
-from octavo.server.body import read_struct
+from octavo.server.body import BodyReader, parse
 from octavo.server.chat import chat_events, open_chat, whole_chat
 from octavo.server.completions import completion_events, open_completion, whole_completion
 from octavo.server.errors import ApiError, on_error, on_http_error, on_unexpected
 from octavo.server.generation import Generation
 from octavo.server.openapi import document
 from octavo.server.protocol import ChatRequest, CompletionRequest, Health, ModelList, SamplingFields, Version, encode
-from octavo.server.service import Service
+from octavo.server.service import Service, off_loop
 from octavo.server.sse import EventStream, unless_disconnected
 from octavo.version import __version__
 
 Body = TypeVar("Body", bound=SamplingFields)
-Open = Callable[[Service, Body], Awaitable[Generation]]
+Open = Callable[[Service, Body], Generation]
 Whole = Callable[[Service, Generation], Awaitable[bytes]]
 Events = Callable[[Service, Generation, bool], AsyncGenerator[bytes, None]]
 
 CLIENT_LEFT = 499  # nobody reads it
 
 
-def create_app(service: Service, api_key: str | None, max_request_bytes: int) -> Starlette:
+def create_app(service: Service, api_key: str | None, bodies: BodyReader) -> Starlette:
     """The ASGI application. It neither starts nor ends the engine."""
     specification = encode(document())
 
@@ -46,19 +47,23 @@ def create_app(service: Service, api_key: str | None, max_request_bytes: int) ->
         return await _generate(request, CompletionRequest, open_completion, whole_completion, completion_events)
 
     async def _generate(request: Request, kind: type[Body], open: Open[Body], whole: Whole, events: Events) -> Any:
-        body = await read_struct(request, kind, max_request_bytes)
+        data = await bodies.read(request)
+        body = await off_loop(len(data), partial(parse, data, kind))
         service.engine.check_alive()
         service.check_model(body.model)
         if body.stream_options is not None and not body.stream:
             raise RequestError("stream_options takes effect with stream=true only: leave it out.", "stream_options")
 
+        async def generation() -> Generation:
+            return await off_loop(len(data), partial(open, service, body))
+
         async def opened() -> AsyncGenerator[bytes, None]:
             options = body.stream_options
             include_usage = bool(options and options.include_usage)
-            return events(service, await open(service, body), include_usage)
+            return events(service, await generation(), include_usage)
 
         async def finished() -> bytes:
-            return await whole(service, await open(service, body))
+            return await whole(service, await generation())
 
         if body.stream:
             stream = await unless_disconnected(request.receive, opened())
@@ -70,7 +75,10 @@ def create_app(service: Service, api_key: str | None, max_request_bytes: int) ->
         return _json(encode(ModelList(data=[service.card()])))
 
     async def model(request: Request) -> Response:
-        service.check_model(request.path_params["model"])
+        name = request.path_params["model"]
+        if name != service.model:
+            message = f"{name!r} is no model of this server: it serves {service.model!r}."
+            raise ApiError(404, message, "model", "model_not_found")
         return _json(encode(service.card()))
 
     async def health(_: Request) -> Response:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 import re
+from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
@@ -17,30 +20,66 @@ from octavo.server.protocol import ChatMessage, ContentPart, StreamOptions
 
 T = TypeVar("T")
 
+PATIENCE_S = 60.0  # how long a body may pause on its way
 DISCARD_S = 5.0  # how long the rest of a body that is too large is read and dropped, so that the client sees the answer
+MOST_DIGITS = 4300  # of an integer, for msgspec as for Python
+LONGEST_NUMBER = 20  # characters of a number that a refusal repeats
 TYPES = {"int": "an integer", "float": "a number", "str": "a string", "bool": "true or false", "null": "null"}
 TYPES |= {"array": "an array", "object": "an object"}
 
 
-async def read_struct(request: Request, kind: type[T], limit: int) -> T:
-    """The request's body as ``kind``. Raises ApiError or RequestError."""
-    return parse(await read_body(request, limit), kind)
+class BodyReader:
+    """Reads bodies until the server shuts down; then those that are still on their way are given up.
 
+    limit: bytes of the largest body. patience: seconds that a body may pause on its way.
+    """
 
-async def read_body(request: Request, limit: int) -> bytes:
-    """The body, or ApiError 413 where it is larger than ``limit`` bytes, of which never more than that are held."""
-    parts, size = [], 0
-    try:
+    def __init__(self, limit: int, patience: float = PATIENCE_S):
+        self._limit = limit
+        self._patience = patience
+        self._timers: set[asyncio.Timeout] = set()
+        self._closed = False
+
+    async def read(self, request: Request) -> bytes:
+        """The whole body. Raises ApiError: 413 where it is too large, and never more than the limit is held; 408 where it does
+        not arrive; 503 once the server shuts down."""
+        timer = asyncio.timeout(0 if self._closed else self._patience)
+        self._timers.add(timer)
+        try:
+            async with timer:
+                return await self._read(request, timer)
+        except ClientDisconnect:
+            raise ApiError(400, "The request ended before its body was complete.") from None
+        except TimeoutError:
+            if self._closed:
+                raise ApiError(503, "The server shuts down and the request was not complete.", code="shutting_down") from None
+            message = f"The request's body is not complete, and no more of it came for {self._patience:g} s."
+            raise ApiError(408, message, code="request_timeout") from None
+        finally:
+            self._timers.discard(timer)
+
+    def close(self) -> None:
+        """Give up every body that is not complete, now and from now on."""
+        self._closed = True
+        for timer in self._timers:
+            if not timer.expired():
+                timer.reschedule(0)
+
+    async def _read(self, request: Request, timer: asyncio.Timeout) -> bytes:
+        loop = asyncio.get_running_loop()
+        parts, size = [], 0
         stream = request.stream()
         async for part in stream:
             size += len(part)
-            if size > limit:
+            if size > self._limit:
                 await _discard(stream)
-                raise ApiError(413, f"The request is larger than {limit} bytes, the most that is accepted (max_request_bytes).")
+                raise ApiError(
+                    413, f"The request is larger than {self._limit} bytes, the most that is accepted (max_request_bytes)."
+                )
             parts.append(part)
-    except ClientDisconnect:
-        raise ApiError(400, "The request ended before its body was complete.") from None
-    return b"".join(parts)
+            if not self._closed:
+                timer.reschedule(loop.time() + self._patience)
+        return b"".join(parts)
 
 
 async def _discard(stream: AsyncIterator[bytes]) -> None:
@@ -58,6 +97,8 @@ def parse(body: bytes, kind: type[T]) -> T:
         given = msgspec.json.decode(body)
     except RecursionError:
         raise ApiError(400, "The body is nested too deeply.", code="invalid_json") from None
+    except msgspec.ValidationError:
+        raise _outsize(body) from None
     except msgspec.DecodeError as error:
         raise ApiError(400, f"The body is not valid JSON: {error}.", code="invalid_json") from None
     if not isinstance(given, dict):
@@ -68,6 +109,32 @@ def parse(body: bytes, kind: type[T]) -> T:
         return msgspec.convert(given, kind)
     except msgspec.ValidationError as error:
         raise _refusal(str(error)) from None
+
+
+def _outsize(body: bytes) -> Exception:
+    """The refusal of a body with a number that is too large to be held, by the first such number's name."""
+    try:
+        waiting = deque([("", json.loads(body, parse_float=_Number, parse_int=_Number))])
+    except (ValueError, RecursionError):
+        return ApiError(400, "The body is not valid JSON, and holds a number that is too large.", code="invalid_json")
+    while waiting:
+        path, value = waiting.popleft()
+        if isinstance(value, dict):
+            waiting += ((f"{path}.{name}" if path else name, inner) for name, inner in value.items())
+        elif isinstance(value, list):
+            waiting += ((f"{path}[{i}]", inner) for i, inner in enumerate(value))
+        elif isinstance(value, _Number) and value.too_large and path:
+            return RequestError(f"{path} is {value.text}: that is too large a number to be held.", path)
+    return ApiError(400, "The body holds a number that is too large.", code="invalid_json")
+
+
+class _Number:
+    """A number as JSON spells it."""
+
+    def __init__(self, text: str):
+        whole = text.lstrip("-").isdigit()
+        self.too_large = len(text.lstrip("-")) > MOST_DIGITS if whole else math.isinf(float(text))
+        self.text = text if len(text) <= LONGEST_NUMBER else f"{text[:LONGEST_NUMBER]}..."
 
 
 def _check_inner_fields(given: dict[str, Any]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from functools import partial
+
+from msgspec import UNSET
 
 from octavo.errors import RequestError
 from octavo.server.generation import Generation
@@ -21,15 +22,17 @@ from octavo.server.protocol import (
     Delta,
     encode,
 )
-from octavo.server.service import Service, off_loop
+from octavo.server.service import Service
 from octavo.server.sse import DONE, event
 
 
-async def open_chat(service: Service, body: ChatRequest) -> Generation:
+def open_chat(service: Service, body: ChatRequest) -> Generation:
     """The conversation as a generation that waits to be started. Raises RequestError or ApiError."""
-    messages = [_message(i, message) for i, message in enumerate(body.messages)]
-    if not messages:
+    if not body.messages:
         raise RequestError("messages is empty: at least one message is needed.", "messages")
+    if len(body.messages) > service.context:
+        raise service.too_long(f"messages holds {len(body.messages)} messages, of at least one token each", "messages")
+    messages = [_message(i, message) for i, message in enumerate(body.messages)]
     asked = ("max_completion_tokens", body.max_completion_tokens)
     if body.max_completion_tokens is None:
         asked = ("max_tokens", body.max_tokens)
@@ -38,8 +41,7 @@ async def open_chat(service: Service, body: ChatRequest) -> Generation:
             f"max_tokens is {body.max_tokens} and max_completion_tokens {body.max_completion_tokens}: one of them is accepted."
         )
         raise RequestError(message, "max_tokens")
-    prompt = await off_loop(sum(len(m["content"]) for m in messages), partial(_tokens, service, messages))
-    return Generation(service, service.new_request("chatcmpl", prompt, body, asked, None, "messages"))
+    return Generation(service, service.new_request("chatcmpl", _tokens(service, messages), body, asked, None, "messages"))
 
 
 def _message(index: int, message: ChatMessage) -> dict[str, str]:
@@ -49,15 +51,13 @@ def _message(index: int, message: ChatMessage) -> dict[str, str]:
         role = f"{where}.role"
         raise RequestError(f"{role} is {message.role!r}: {', '.join(ROLES[:-1])} or {ROLES[-1]} is accepted.", role)
     content = message.content
-    if content is None:
-        raise RequestError(f"{where}.content is missing.", f"{where}.content")
     if not isinstance(content, str):
         texts = []
         for j, part in enumerate(content):
             if part.type != "text":
                 kind = f"{where}.content[{j}].type"
                 raise RequestError(f"{kind} is {part.type!r}: only text is supported.", kind)
-            if part.text is None:
+            if part.text is UNSET:
                 raise RequestError(f"{where}.content[{j}].text is missing.", f"{where}.content[{j}].text")
             texts.append(part.text)
         content = "\n".join(texts)
@@ -71,7 +71,7 @@ def _tokens(service: Service, messages: list[dict[str, str]]) -> list[int]:
             "messages cannot be put together: this model brings no chat template; use /v1/completions.", "messages"
         )
     text = service.template.render(messages, add_generation_prompt=True)
-    return service.tokenizer.encode(text, add_special_tokens=False)
+    return service.encode(text, "messages", add_special_tokens=False)  # the template has put them in
 
 
 async def whole_chat(service: Service, generation: Generation) -> bytes:

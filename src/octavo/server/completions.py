@@ -5,23 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from functools import partial
 from typing import cast
 
 from octavo.errors import RequestError
 from octavo.server.generation import Generation
 from octavo.server.protocol import CompletionChoice, CompletionRequest, CompletionResponse, encode
-from octavo.server.service import Service, off_loop
+from octavo.server.service import Service
 from octavo.server.sse import DONE, event
 
 DEFAULT_MAX_TOKENS = 16
 
 
-async def open_completion(service: Service, body: CompletionRequest) -> Generation:
+def open_completion(service: Service, body: CompletionRequest) -> Generation:
     """The prompt as a generation that waits to be started. Raises RequestError or ApiError."""
     prompt = _single(body.prompt)
     if isinstance(prompt, str):
-        prompt = await off_loop(len(prompt), partial(service.tokenizer.encode, prompt))
+        prompt = service.encode(prompt, "prompt", add_special_tokens=True)
     request = service.new_request("cmpl", prompt, body, ("max_tokens", body.max_tokens), DEFAULT_MAX_TOKENS, "prompt")
     return Generation(service, request)
 

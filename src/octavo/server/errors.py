@@ -16,6 +16,7 @@ from octavo.server.protocol import ErrorBody, ErrorResponse
 logger = logging.getLogger(__name__)
 
 CODES = {401: "invalid_api_key", 404: "not_found", 405: "method_not_allowed", 413: "request_too_large", 503: "engine_unavailable"}
+BODY_INCOMPLETE = (408, 413)
 UNEXPECTED = "The server failed on this request; its log says where."
 
 
@@ -35,7 +36,9 @@ class ApiError(Exception):
         return msgspec.json.encode(ErrorResponse(ErrorBody(self.message, kind, self.param, self.code)))
 
     def response(self, headers: dict[str, str] | None = None) -> Response:
-        """The error as an answer."""
+        """The error as an answer. The connection ends with it where the rest of a request may still be on its way."""
+        if self.status in BODY_INCOMPLETE:
+            headers = {**(headers or {}), "Connection": "close"}
         return Response(self.body(), self.status, headers, "application/json")
 
 

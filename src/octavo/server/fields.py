@@ -106,6 +106,9 @@ WITHOUT_EFFECT = frozenset(
     }
 )
 
+# Another path's field, by the one that is its name here.
+MISPLACED: dict[type, dict[str, str]] = {CompletionRequest: {"max_completion_tokens": "max_tokens"}}
+
 _logged: set[str] = set()
 
 
@@ -115,12 +118,15 @@ def check_fields(kind: type, given: Mapping[str, Any], where: str = "") -> None:
     kind: the struct that these fields are for. where: the path of the object that holds them, ending in a dot.
     Raises RequestError.
     """
-    unsupported = UNSUPPORTED[kind]
+    unsupported, misplaced = UNSUPPORTED[kind], MISPLACED.get(kind, {})
     known = kind.__struct_fields__  # type: ignore[attr-defined]
     for name, value in given.items():
         if name in known or name in WITHOUT_EFFECT:
             continue
-        if name not in unsupported:
+        if name in misplaced:
+            if value is not None:
+                raise RequestError(f"{where}{name} is no field of this path: use {misplaced[name]} here.", where + name)
+        elif name not in unsupported:
             _log_once(where + name)
         elif value is not None and not any(_same(value, accepted) for accepted in unsupported[name]):
             raise RequestError(

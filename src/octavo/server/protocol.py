@@ -51,14 +51,14 @@ class ContentPart(Struct, kw_only=True):
     """A part of a message. Several are joined by line breaks."""
 
     type: Annotated[str, _one_of("text")]
-    text: str | None = None
+    text: str | UnsetType = UNSET  # parts of other kinds have none; these are refused by their kind
 
 
 class ChatMessage(Struct, kw_only=True):
     """One message of a conversation. ``developer`` is another word for ``system``; ``name`` reaches the model's template."""
 
     role: Annotated[str, _one_of(*ROLES)]
-    content: str | list[ContentPart] | None = None
+    content: str | list[ContentPart]
     name: str | None = None
 
 

@@ -11,22 +11,27 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
-
-import uvicorn
+from typing import TYPE_CHECKING
 
 from octavo.config import EngineConfig, ServerConfig
 from octavo.engine.client import EngineClient
+from octavo.engine.messages import Stats
 from octavo.errors import ConfigError
 from octavo.models.checkpoint import Checkpoint
 from octavo.models.load import open_checkpoint
 from octavo.server.app import create_app
-from octavo.server.metrics import Metrics
+from octavo.server.body import BodyReader
+from octavo.server.connections import HttpServer
+from octavo.server.metrics import Metrics, at_rest
 from octavo.server.service import Service, sampling_defaults
 from octavo.version import __version__
 
+if TYPE_CHECKING:
+    from octavo.models.chat import ChatTemplate
+    from octavo.models.tokenizer import Tokenizer
+
 BACKLOG = 2048
 ENGINE_GRACE_S = 5.0  # for the engine to end once no request is left
-KEEP_ALIVE_S = 75  # longer than clients keep connections, so that they close them and no request meets a closed one
 LAST_ANSWERS_S = 5  # for connections to take what they are told when the time to finish is over
 NOT_FOLLOWED = ("repetition_penalty", "min_p")  # of generation_config.json: changes the output, but is not supported yet
 
@@ -45,7 +50,7 @@ def serve(
     for an engine other than octavo's own.
     """
     checkpoint = checkpoint or open_checkpoint(engine_config.model)
-    with _bind(server_config.host, server_config.port) as listener:
+    with _listen(server_config.host, server_config.port) as listener:
         serving = _Serving(engine_config, server_config, checkpoint, engine or EngineClient(), listener)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(serving.run())
@@ -67,7 +72,6 @@ class _Serving:
         self._checkpoint = checkpoint
         self._engine = engine
         self._listener = listener
-        self._http: uvicorn.Server | None = None
         self._stop = asyncio.Event()
 
     async def run(self) -> int:
@@ -109,13 +113,13 @@ class _Serving:
                 )
         engine = asyncio.create_task(self._engine.start(config))
         try:
-            tokenizer, template = await asyncio.to_thread(lambda: (checkpoint.tokenizer, checkpoint.chat_template))
+            tokenizer, template = await asyncio.to_thread(_text_side, checkpoint)
             ready = await engine
         except BaseException:
             engine.cancel()
             await asyncio.gather(engine, return_exceptions=True)
             raise
-        metrics = Metrics(name, lambda: self._engine.stats)
+        metrics = Metrics(name, self._stats)
         metrics.ready(ready)
         self._engine.on_outputs = metrics.on_outputs
         return Service(
@@ -131,22 +135,8 @@ class _Serving:
         )
 
     async def _serve(self, service: Service) -> int:
-        with _listening_errors(self._config.host, self._config.port):
-            self._listener.listen(BACKLOG)
-        http = _Uvicorn(
-            uvicorn.Config(
-                create_app(service, self._config.api_key, self._config.max_request_bytes),
-                lifespan="off",
-                log_config=None,
-                log_level="warning",
-                access_log=False,
-                ws="none",
-                timeout_keep_alive=KEEP_ALIVE_S,
-                proxy_headers=False,
-                server_header=False,
-                timeout_graceful_shutdown=int(self._config.shutdown_timeout) + LAST_ANSWERS_S,
-            )
-        )
+        bodies = BodyReader(self._config.max_request_bytes)
+        http = HttpServer(create_app(service, self._config.api_key, bodies))
         serving = asyncio.create_task(http.serve(sockets=[self._listener]))
         gc.collect()
         gc.freeze()  # what is there now stays; collections from here on look only at what requests bring
@@ -155,14 +145,30 @@ class _Serving:
         await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
         dead = self._engine.dead
+        self._say_what_is_left(service.metrics.under_way)
+        bodies.close()
         http.should_exit = True
         done, _ = await asyncio.wait({serving}, timeout=self._config.shutdown_timeout)
         if not done:
             await self._engine.close(ENGINE_GRACE_S, "The server shuts down and the time to finish is over.")
+            done, _ = await asyncio.wait({serving}, timeout=LAST_ANSWERS_S)
+        if not done:
+            http.drop_connections()
         await serving
         if dead is not None:
             print(f"octavo: {dead}", file=sys.stderr)
         return 0 if dead is None else 1
+
+    def _say_what_is_left(self, requests: int) -> None:
+        if requests:
+            what = "1 request" if requests == 1 else f"{requests} requests"
+            limit = f"{self._config.shutdown_timeout:g} s"
+            print(f"octavo: finishing {what}, for at most {limit}; a second signal ends at once", flush=True)
+        else:
+            print("octavo: ending; no request is under way", flush=True)
+
+    def _stats(self) -> Stats:
+        return self._engine.stats if self._engine.dead is None else at_rest(self._engine.stats)
 
     def _announce(self, service: Service) -> None:
         ready = self._engine.ready
@@ -175,16 +181,17 @@ class _Serving:
         print(f"octavo {__version__} serves {service.model} at http://{at}/v1", flush=True)
 
 
-class _Uvicorn(uvicorn.Server):
-    """uvicorn without its own signal handling: it would end the process with the signal, and octavo's end is in order."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+def _text_side(checkpoint: Checkpoint) -> tuple[Tokenizer, ChatTemplate | None]:
+    tokenizer = checkpoint.tokenizer
+    tokenizer.least_tokens("")  # looks through the vocabulary the first time
+    return tokenizer, checkpoint.chat_template
 
 
-def _bind(host: str, port: int) -> socket.socket:
-    """A socket that holds the port while the engine starts; nobody is let in before it can answer. Raises ConfigError."""
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket that listens while the engine starts: whoever connects waits until it can answer. Raises ConfigError.
+
+    Bound alone it would not hold the port: a second server could bind it too, and fail only after loading its model.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (socket.gaierror, UnicodeError) as error:
@@ -194,6 +201,7 @@ def _bind(host: str, port: int) -> socket.socket:
         with _listening_errors(host, port):
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
+            listener.listen(BACKLOG)
             listener.setblocking(False)
     except BaseException:
         listener.close()

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEFAULTS = ("temperature", "top_p", "top_k")  # what the model's authors may set, as in vLLM
-SHORT_TEXT = 2000  # characters that are tokenised at once; longer text would hold up everyone else and goes to a thread
+SHORT_BODY = 2000  # bytes of a body that is read and tokenised at once; a longer one would hold up everyone else
+ONE_MORE = "and at least one is to be generated"
 MAX_PRIORITY = 2**31 - 1
 
 
@@ -59,6 +60,17 @@ class Service:
             message = f"model is {name!r}: this server serves {self.model!r}; the field may be left out."
             raise ApiError(404, message, "model", "model_not_found")
 
+    def too_long(self, what: str, param: str) -> ApiError:
+        """The refusal of a request that the context does not hold. ``what`` would go into it, with the numbers."""
+        return ApiError(400, f"This model's context is {self.context} tokens, but {what}.", param, "context_length_exceeded")
+
+    def encode(self, text: str, param: str, add_special_tokens: bool) -> list[int]:
+        """The prompt's token ids. Raises ApiError without tokenising where it cannot fit, RequestError where it is no text."""
+        least = self.tokenizer.least_tokens(text)
+        if least >= self.context:
+            raise self.too_long(f"the prompt has at least {least} tokens, {ONE_MORE}", param)
+        return self.tokenizer.encode(text, add_special_tokens)
+
     def new_request(
         self, prefix: str, prompt: list[int], body: SamplingFields, asked: tuple[str, int | None], default: int | None, param: str
     ) -> Request:
@@ -69,7 +81,10 @@ class Service:
         default: of that field, or what fits if that is less; None: all that fits, which the engine is left to find out.
         param:   the field that holds the prompt.
         """
-        self._check_prompt(prompt, param)
+        if not prompt:
+            raise RequestError(f"{param} is empty: at least one token is needed.", param)
+        max_tokens = self._max_tokens(len(prompt), *asked, default, param)
+        self._check_ids(prompt, param)
         priority = body.priority or 0
         if abs(priority) > MAX_PRIORITY:
             raise RequestError(
@@ -78,14 +93,12 @@ class Service:
         return Request(
             id=f"{prefix}-{uuid.uuid4().hex}",
             prompt=prompt,
-            params=self._params(body, self._max_tokens(len(prompt), *asked, default, param)),
+            params=self._params(body, max_tokens),
             arrival=time.monotonic(),
             priority=priority,
         )
 
-    def _check_prompt(self, prompt: list[int], param: str) -> None:
-        if not prompt:
-            raise RequestError(f"{param} is empty: at least one token is needed.", param)
+    def _check_ids(self, prompt: list[int], param: str) -> None:
         if not 0 <= min(prompt) <= max(prompt) < self.vocab:
             wrong = next(token for token in prompt if not 0 <= token < self.vocab)
             raise RequestError(f"{param} holds the token id {wrong}: this model's are 0 to {self.vocab - 1}.", param)
@@ -97,11 +110,8 @@ class Service:
         if room >= (asked or 1):
             return min(default, room) if asked is None and default is not None else asked
         if asked is None:
-            what, param = f"the prompt has {prompt} tokens, and at least one is to be generated", param
-        else:
-            what, param = f"the prompt has {prompt} tokens and {name} is {asked}: together {prompt + asked}", name
-        message = f"This model's context is {self.context} tokens, but {what}."
-        raise ApiError(400, message, param, "context_length_exceeded")
+            raise self.too_long(f"the prompt has {prompt} tokens, {ONE_MORE}", param)
+        raise self.too_long(f"the prompt has {prompt} tokens and {name} is {asked}: together {prompt + asked}", name)
 
     def _params(self, body: SamplingFields, max_tokens: int | None) -> SamplingParams:
         given = {
@@ -121,8 +131,8 @@ class Service:
 
 
 async def off_loop(length: int, work: Callable[[], T]) -> T:
-    """The result of ``work`` on a text of ``length`` characters, computed in a thread if it may take long."""
-    return work() if length <= SHORT_TEXT else await asyncio.to_thread(work)
+    """The result of ``work`` on a body of ``length`` bytes, computed in a thread if it may take long."""
+    return work() if length <= SHORT_BODY else await asyncio.to_thread(work)
 
 
 def sampling_defaults(generation_config: dict[str, Any]) -> dict[str, Any]:
