@@ -40,7 +40,8 @@ def main() -> None:
     args.folder.mkdir(parents=True, exist_ok=True)
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "bfloat16", "hidden_act": "silu",
-        "attention_bias": False, "mlp_bias": False, "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "bos_token_id": 0, "eos_token_id": 0, **shape,
+        "attention_bias": False, "mlp_bias": False, "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": True, "bos_token_id": 0, "eos_token_id": 0, **shape,
     }  # fmt: skip
     (args.folder / "config.json").write_text(json.dumps(config, indent=2))
     write_tokenizer(args.folder)
