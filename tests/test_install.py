@@ -29,9 +29,7 @@ def test_a_wheel_is_built_without_a_compiler(tmp_path):
         (tools / name).symlink_to(path)
     environment = {name: value for name, value in os.environ.items() if name not in ("CC", "CXX")}
     build = [sys.executable, "-c", f"import scikit_build_core.build as b; b.build_wheel({str(tmp_path)!r})"]
-    done = subprocess.run(
-        build, cwd=source, env={**environment, "PATH": str(tools)}, capture_output=True, text=True, timeout=300
-    )
+    done = subprocess.run(build, cwd=source, env={**environment, "PATH": str(tools)}, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = tmp_path.glob("*.whl")
     assert wheel.name.endswith("-py3-none-any.whl")
