@@ -295,12 +295,7 @@ private:
         part.rows = rows.values();
         Direct::template weigh_direct<kind>(work_.probabilities, tile_rows, part, shape_.head_dim, to.results, width_);
         if (unit.partial >= 0) return;
-        const int all_rows = unit.heads * tile_rows;
-        for (int row = 0; row < all_rows; row += Lanes::count) {
-            const int64_t at = int64_t(row) * width_;
-            const int count = std::min(Lanes::count, all_rows - row);
-            fold(work_.results + at, work_.tops + row, to.results + at, to.tops + row, count, width_);
-        }
+        fold(work_.results, work_.tops, to.results, to.tops, unit.heads * tile_rows, width_);
     }
 
     // Probabilities of `count` rows of a head, the `at`-th and the next; row 0 is of the query at `first`. Their scores and
@@ -381,11 +376,7 @@ void attention_merge_item(const AttentionArgs& args, int item, Scratch& scratch)
     const int64_t tile_floats = partial_floats(plan.shape, unit);
     for (int tile = 0; tile < unit.tiles; ++tile) {
         const float* partial = plan.partials.data() + unit.partial + tile_floats * tile;
-        const float* partial_tops = partial + int64_t(rows) * width;
-        for (int row = 0; row < rows; row += Lanes::count) {
-            fold(results + int64_t(row) * width, tops + row, partial + int64_t(row) * width, partial_tops + row,
-                 std::min(Lanes::count, rows - row), width);
-        }
+        fold(results, tops, partial, partial + int64_t(rows) * width, rows, width);
     }
     ItemWalk::finish(args, unit, results, width);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 
 #include "attention_common.h"
@@ -15,7 +16,7 @@ struct FloatProducts {
     struct Session {
         Session() {}
     };
-    static constexpr int kStrip = 4;
+    static constexpr int kStrip = 6, kBlocks = 2;  // rows, and vectors of a row, computed together: what 16 registers hold
     static constexpr int kDirectRows = 0;  // always packed
     static int padded(int head_dim) { return head_dim; }
 
@@ -26,31 +27,43 @@ struct FloatProducts {
     // Keys as [block of Lanes::count tokens][dimension][token of the block].
     template <KvKind kind>
     static void pack_keys(const HeadRows& from, int head_dim, Packed* packed, Prefetcher& next) {
-        const int lines = head_dim / 64 * (kind == KvKind::kBf16 ? 4 : 2) * Lanes::count / 16 + 1;
-        for (int token = from.begin; token < from.end; token += Lanes::count) {
+        for (int token = from.begin; token < from.end; token += kCount) {
+            const char* const* rows = from.rows + (token - from.begin);
             Packed* block = packed + int64_t(token) * head_dim;
-            for (int dim = 0; dim < head_dim; dim += Lanes::count) {
-                Packed square[Lanes::count][Lanes::count];
-                const char* const* rows = from.rows + (token - from.begin);
-                for (int i = 0; i < Lanes::count; ++i) load_dims<kind>(rows[i] + from.offset, dim, square[i]);
-                for (int d = 0; d < Lanes::count; ++d) {
-                    for (int i = 0; i < Lanes::count; ++i) block[(dim + d) * Lanes::count + i] = square[i][d];
+            for (int dim = 0; dim < head_dim; dim += 2 * kCount) {
+                Words even[kCount], odd[kCount];
+                if constexpr (kind == KvKind::kBf16) {  // two to a word: half the way for each
+                    Words pairs[kCount];
+                    for (int i = 0; i < kCount; ++i) std::memcpy(&pairs[i], rows[i] + from.offset + dim * 2, sizeof(Words));
+                    transpose(pairs);
+                    for (int i = 0; i < kCount; ++i) widen(pairs[i], even[i], odd[i]);
+                } else {
+                    for (int i = 0; i < kCount; ++i) load_dims<kind>(rows[i] + from.offset, dim, even[i], odd[i]);
+                    transpose(even);
+                    transpose(odd);
+                }
+                for (int i = 0; i < kCount; ++i) {
+                    store(even[i], block + (dim + 2 * i) * kCount);
+                    store(odd[i], block + (dim + 2 * i + 1) * kCount);
                 }
             }
-            next.step(lines);
+            next.step(kCount * lines_of_token(kind, head_dim));
         }
     }
 
-    // Values as [token][head_dim].
+    // Values as [token][head_dim], of each 2 Lanes::count dimensions the even ones before the odd ones.
     template <KvKind kind>
     static void pack_values(const HeadRows& from, int head_dim, Packed* packed, Prefetcher& next) {
-        const int lines = head_dim / 64 * (kind == KvKind::kBf16 ? 4 : 2) / 16 + 1;
         for (int token = from.begin; token < from.end; ++token) {
             const char* head = from.rows[token - from.begin] + from.offset;
-            for (int dim = 0; dim < head_dim; dim += Lanes::count) {
-                load_dims<kind>(head, dim, packed + int64_t(token) * head_dim + dim);
+            Packed* row = packed + int64_t(token) * head_dim;
+            for (int dim = 0; dim < head_dim; dim += 2 * kCount) {
+                Words even, odd;
+                load_dims<kind>(head, dim, even, odd);
+                store(even, row + dim);
+                store(odd, row + dim + kCount);
             }
-            next.step(lines);
+            next.step(lines_of_token(kind, head_dim));
         }
     }
 
@@ -70,25 +83,78 @@ struct FloatProducts {
         with_rows<1, kStrip>(rows, [&](auto count) { weigh_rows<count.value>(p, values, head_dim, begin, end, out, ld); });
     }
 
+    // Writes factor * out in the natural order of dimensions. + 0 turns -0 into 0: which tokens were left out must not show.
     static void finish(const float* out, float factor, int head_dim, bf16* target) {
-        for (int dim = 0; dim < head_dim; ++dim) target[dim] = float_to_bf16(out[dim] * factor + 0.0f);
-    }
-
-private:
-    template <KvKind kind>
-    static void load_dims(const char* head, int dim, float* out) {
-        if constexpr (kind == KvKind::kBf16) {
-            bf16 raw[Lanes::count];
-            std::memcpy(raw, head + dim * 2, sizeof raw);
-            for (int i = 0; i < Lanes::count; ++i) out[i] = bf16_to_float(raw[i]);
-        } else {
-            int8_t raw[Lanes::count];
-            std::memcpy(raw, head + dim, sizeof raw);
-            for (int i = 0; i < Lanes::count; ++i) out[i] = float(raw[i]);
+        for (int dim = 0; dim < head_dim; dim += 2 * kCount) {
+            for (int i = 0; i < kCount; ++i) {
+                target[dim + 2 * i] = float_to_bf16(out[dim + i] * factor + 0.0f);
+                target[dim + 2 * i + 1] = float_to_bf16(out[dim + kCount + i] * factor + 0.0f);
+            }
         }
     }
 
-    static constexpr int kBlocks = 2;  // vectors of a row computed together
+private:
+    static constexpr int kCount = Lanes::count;
+    typedef uint32_t Words __attribute__((vector_size(kCount * 4)));  // the bits of as many float32
+
+    static void store(const Words& words, float* to) { std::memcpy(to, &words, sizeof words); }
+
+    // Cache lines of the next tile that go with packing one token's keys, or its values.
+    static int lines_of_token(KvKind kind, int head_dim) { return std::max(1, head_dim / (kind == KvKind::kBf16 ? 32 : 64)); }
+
+    static void widen(const Words& pairs, Words& even, Words& odd) {
+        even = pairs << 16;
+        odd = pairs & 0xffff0000u;
+    }
+
+    // Dimensions [dim, dim + 2 kCount) of a token as float32, the even ones and the odd ones.
+    template <KvKind kind>
+    static void load_dims(const char* head, int dim, Words& even, Words& odd) {
+        if constexpr (kind == KvKind::kBf16) {
+            Words pairs;
+            std::memcpy(&pairs, head + dim * 2, sizeof pairs);
+            widen(pairs, even, odd);
+        } else {
+            float split[2 * kCount];
+            for (int i = 0; i < kCount; ++i) {
+                split[i] = float(static_cast<signed char>(head[dim + 2 * i]));
+                split[kCount + i] = float(static_cast<signed char>(head[dim + 2 * i + 1]));
+            }
+            std::memcpy(&even, split, sizeof even);
+            std::memcpy(&odd, split + kCount, sizeof odd);
+        }
+    }
+
+    // kCount rows of as many words become columns.
+    static void transpose(Words* r) {
+        Words a[kCount];
+#if defined(__AVX2__)
+        Words b[kCount];
+        for (int i = 0; i < 8; i += 2) {
+            a[i] = __builtin_shuffle(r[i], r[i + 1], Words{0, 8, 1, 9, 4, 12, 5, 13});
+            a[i + 1] = __builtin_shuffle(r[i], r[i + 1], Words{2, 10, 3, 11, 6, 14, 7, 15});
+        }
+        for (int i = 0; i < 8; i += 4) {
+            b[i] = __builtin_shuffle(a[i], a[i + 2], Words{0, 1, 8, 9, 4, 5, 12, 13});
+            b[i + 1] = __builtin_shuffle(a[i], a[i + 2], Words{2, 3, 10, 11, 6, 7, 14, 15});
+            b[i + 2] = __builtin_shuffle(a[i + 1], a[i + 3], Words{0, 1, 8, 9, 4, 5, 12, 13});
+            b[i + 3] = __builtin_shuffle(a[i + 1], a[i + 3], Words{2, 3, 10, 11, 6, 7, 14, 15});
+        }
+        for (int i = 0; i < 4; ++i) {
+            r[i] = __builtin_shuffle(b[i], b[i + 4], Words{0, 1, 2, 3, 8, 9, 10, 11});
+            r[i + 4] = __builtin_shuffle(b[i], b[i + 4], Words{4, 5, 6, 7, 12, 13, 14, 15});
+        }
+#else
+        for (int i = 0; i < 4; i += 2) {
+            a[i] = __builtin_shuffle(r[i], r[i + 1], Words{0, 4, 1, 5});
+            a[i + 1] = __builtin_shuffle(r[i], r[i + 1], Words{2, 6, 3, 7});
+        }
+        r[0] = __builtin_shuffle(a[0], a[2], Words{0, 1, 4, 5});
+        r[1] = __builtin_shuffle(a[0], a[2], Words{2, 3, 6, 7});
+        r[2] = __builtin_shuffle(a[1], a[3], Words{0, 1, 4, 5});
+        r[3] = __builtin_shuffle(a[1], a[3], Words{2, 3, 6, 7});
+#endif
+    }
 
     template <int rows>
     static void score_rows(const Packed* queries, const Packed* keys, int head_dim, int begin, int end, float* scores) {

@@ -124,28 +124,28 @@ inline void probabilities(const float* scores, Seen seen, int begin, int end, co
     }
 }
 
-// Folds a tile's results of `rows` (at most Lanes::count) rows into those of the tiles before it. `tops` are the largest
-// exponents; Lanes::count of them can be read.
+// Folds a tile's results of some rows into those of the tiles before it. `tops` are the largest exponents, read in whole Lanes.
 inline void fold(float* results, float* tops, const float* tile_results, const float* tile_tops, int rows, int width) {
     alignas(64) float keep[Lanes::count], take[Lanes::count], greater[Lanes::count];
-    const Lanes before = Lanes::load(tops), tile = Lanes::load(tile_tops), top = max(before, tile);
-    const Lanes least = Lanes::set(-1000.0f);  // its power is 0, or next to it; and in place of the NaN of two infinities
-    exp2_fine(max(before - top, least)).store(keep);
-    exp2_fine(max(tile - top, least)).store(take);
-    top.store(greater);
-    for (int r = 0; r < rows; ++r) {
-        if (tile_tops[r] == kNothing) continue;
-        float* into = results + int64_t(r) * width;
-        const float* from = tile_results + int64_t(r) * width;
-        if (tops[r] == kNothing) {
-            std::memcpy(into, from, size_t(width) * sizeof(float));
+    for (int row = 0; row < rows; ++row, results += width, tile_results += width) {
+        const int lane = row % Lanes::count;
+        if (lane == 0) {
+            const Lanes before = Lanes::load(tops + row), tile = Lanes::load(tile_tops + row), top = max(before, tile);
+            const Lanes least = Lanes::set(-1000.0f);  // its power is 0, or next to it; and in place of the NaN of two infinities
+            exp2_fine(max(before - top, least)).store(keep);
+            exp2_fine(max(tile - top, least)).store(take);
+            top.store(greater);
+        }
+        if (tile_tops[row] == kNothing) continue;
+        if (tops[row] == kNothing) {
+            std::memcpy(results, tile_results, size_t(width) * sizeof(float));
         } else {
-            const Lanes a = Lanes::set(keep[r]), b = Lanes::set(take[r]);
+            const Lanes a = Lanes::set(keep[lane]), b = Lanes::set(take[lane]);
             for (int i = 0; i < width; i += Lanes::count) {
-                fma(Lanes::load(from + i), b, Lanes::load(into + i) * a).store(into + i);
+                fma(Lanes::load(tile_results + i), b, Lanes::load(results + i) * a).store(results + i);
             }
         }
-        tops[r] = greater[r];
+        tops[row] = greater[lane];
     }
 }
 

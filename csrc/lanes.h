@@ -90,13 +90,13 @@ inline float sum(Lanes a) {
 
 #else
 
-// The compiler's own vectors: two SSE2 or NEON registers, or scalars where there is neither.
+// The compiler's own vectors: a register of SSE2 or NEON, or scalars where there is neither.
 struct Lanes {
-    static constexpr int count = 8;
-    typedef float Floats __attribute__((vector_size(32)));
-    typedef int32_t Ints __attribute__((vector_size(32)));
+    static constexpr int count = 4;
+    typedef float Floats __attribute__((vector_size(16)));
+    typedef int32_t Ints __attribute__((vector_size(16)));
     Floats v;
-    static Lanes set(float x) { return {Floats{x, x, x, x, x, x, x, x}}; }
+    static Lanes set(float x) { return {Floats{x, x, x, x}}; }
     static Lanes load(const float* p) {
         Lanes a;
         std::memcpy(&a.v, p, sizeof a.v);
@@ -136,7 +136,7 @@ inline Lanes scale_by_power(Lanes a, Lanes n) {
 }
 
 inline Lanes keep_range(Lanes a, int low, int high, Lanes other) {
-    const Lanes::Ints lane = {0, 1, 2, 3, 4, 5, 6, 7};
+    const Lanes::Ints lane = {0, 1, 2, 3};
     const Lanes::Ints in = (lane >= low) & (lane < high);
     return {in ? a.v : other.v};
 }
@@ -148,7 +148,7 @@ inline float largest(Lanes a) {
 }
 
 inline float sum(Lanes a) {
-    return ((a.v[0] + a.v[4]) + (a.v[2] + a.v[6])) + ((a.v[1] + a.v[5]) + (a.v[3] + a.v[7]));
+    return (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]);
 }
 
 #endif

@@ -10,7 +10,7 @@ namespace octavo {
 namespace {
 
 constexpr int kMaxHeadDim = 256;
-constexpr int kItemValues = 16 * 1024;  // of qkv: some ten microseconds
+constexpr int kItemValues = 16 * 1024;  // of qkv: some microseconds
 
 int item_tokens(const RopeArgs& args) {
     return std::max(1, kItemValues / ((args.heads + 2 * args.kv_heads) * args.head_dim));

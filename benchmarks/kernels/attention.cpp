@@ -260,15 +260,17 @@ double product_rate(const Options& o, Team& team) {
             for (auto& x : s) total += _mm512_reduce_add_ps(x);
             sink = total;
 #else
-            Lanes s[8];
-            for (int j = 0; j < 8; ++j) s[j] = Lanes::set(float(j));
+            Lanes s[12];
+            for (int j = 0; j < 12; ++j) s[j] = Lanes::set(float(j));
             Lanes a = Lanes::set(1.0f), b = Lanes::set(1.01f);
             for (int i = 0; i < kTurns * 3; ++i) {
 #if defined(__x86_64__)
                 asm volatile("" : "+x"(a.v), "+x"(b.v));
+#elif defined(__aarch64__)
+                asm volatile("" : "+w"(a.v), "+w"(b.v));
 #endif
-#pragma GCC unroll 8
-                for (int j = 0; j < 8; ++j) s[j] = fma(a, b, s[j]);
+#pragma GCC unroll 12
+                for (int j = 0; j < 12; ++j) s[j] = fma(a, b, s[j]);
             }
             float total = 0;
             for (auto& x : s) total += sum(x);
@@ -278,7 +280,7 @@ double product_rate(const Options& o, Team& team) {
 #if defined(__AVX512BF16__)
         each = double(kTurns) * kSums * 32;
 #else
-        each = double(kTurns) * 3 * 8 * Lanes::count;
+        each = double(kTurns) * 3 * 12 * Lanes::count;
 #endif
         rates.push_back((seconds() - begin) / (each * o.threads));
     }
