@@ -184,6 +184,20 @@ def test_chunks_agree_bitwise_with_the_whole(isa: str, heads: int, window: int, 
 
 
 @every_isa
+def test_sums_that_vanish_have_one_sign(isa: str) -> None:
+    """Products that underflow leave a zero of their sign, which must not tell what lay behind a query's token."""
+    native, length = load(isa), 70
+    cache = Cache(Shape(1, 1), [length], [16])
+    keys, values = np.zeros((length, 1, 64), np.float32), np.full((length, 1, 64), -1.3e-38, np.float32)
+    keys[0], values[0] = 0.5, 0.0  # the first token has most of the probability, the others less than 1
+    cache.write(0, keys, values)
+    q = to_bf16(np.ones((length, 1, 64)))
+    whole = attend(native, cache, [(0, 0, length)], q, scale=0.125)
+    for start in (1, 31, 63, 65):  # of these some end a step of tokens alone and not with those computed beside them
+        np.testing.assert_array_equal(attend(native, cache, [(0, start, 1)], q[start : start + 1], scale=0.125)[0], whole[start])
+
+
+@every_isa
 def test_workers_and_batch_mates_do_not_matter(isa: str) -> None:
     native = load(isa)
     rows = [(2500, 1), (0, 300), (1000, 64), (17, 1), (700, 3)]
