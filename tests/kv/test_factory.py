@@ -59,7 +59,7 @@ def test_the_description_names_every_setting_that_takes_effect() -> None:
         "kv_layout": "paged",
         "block_size": "8",
         "enable_prefix_caching": "on, every 8 tokens",
-        "KV memory": "0.0 MiB: 64 tokens of 16 bytes (float32)",
+        "KV memory": "1 KiB: 64 tokens of 16 bytes (float32)",
     }
     assert cache("hybrid").describe()["hybrid_threshold"] == "12"
     contiguous = cache("contiguous", contiguous_reserve="request").describe()
