@@ -359,7 +359,7 @@ void attention_item(const AttentionArgs& args, int item, Scratch& scratch) {
     const int group = plan.shape.heads / plan.shape.kv_heads;
     Most most;
     for (const AttentionUnit* unit = begin; unit != end; ++unit) most.include(*unit, group);
-    const Products::Session session;
+    const Products::Setup setup;
     ItemWalk(args, scratch, most).run(begin, end);
 }
 

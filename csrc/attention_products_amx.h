@@ -13,13 +13,13 @@ struct AmxProducts : Bf16Products {
     static constexpr int kStrip = 16;
     static constexpr int kDirectRows = 0;
 
-    struct Session {
-        Session() {
+    struct Setup {
+        Setup() {
             TileConfig config;
             for (int tile = 0; tile < 8; ++tile) config.shape(tile, 16, 64);
             TILE_CONFIG(&config);
         }
-        ~Session() { TILE_RELEASE(); }
+        ~Setup() { TILE_RELEASE(); }
     };
 
     static void scores(const Packed* queries, int, const Packed* keys, int head_dim, int begin, int end, float* scores) {

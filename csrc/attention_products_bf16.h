@@ -12,8 +12,8 @@ namespace octavo {
 // Products in bfloat16 with float32 sums (VDPBF16PS). Probabilities are rounded to bfloat16; their sum is of the rounded ones.
 struct Bf16Products {
     using Packed = bf16;
-    struct Session {  // what a thread holds while it computes
-        Session() {}
+    struct Setup {  // what a thread holds while it computes
+        Setup() {}
     };
     static constexpr int kStrip = 6;  // rows computed together
     static int padded(int head_dim) { return (head_dim + 31) / 32 * 32; }  // dimensions, with zeros behind the head's own

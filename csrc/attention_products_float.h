@@ -13,8 +13,8 @@ namespace octavo {
 // Products in float32. Keys and values are widened once per tile.
 struct FloatProducts {
     using Packed = float;
-    struct Session {
-        Session() {}
+    struct Setup {
+        Setup() {}
     };
     static constexpr int kStrip = 6, kBlocks = 2;  // rows, and vectors of a row, computed together: what 16 registers hold
     static constexpr int kDirectRows = 0;  // always packed
