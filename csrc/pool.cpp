@@ -20,8 +20,9 @@ namespace {
 constexpr uint32_t kIdle = 1u << 19;
 constexpr uint32_t kBias = 1u << 20;
 
-constexpr int kSpinIdleMicroseconds = 50;       // between lists: an engine that waits for requests burns nothing
-constexpr int kSpinInsideMicroseconds = 1000;   // within a list: others are computing, and waking up costs tens of microseconds
+constexpr int kSpinMicroseconds = 30;          // a thread that waits longer gives its core to others that want it
+constexpr int kIdleMicroseconds = 50;          // between lists it sleeps then: an engine that waits for requests burns nothing
+constexpr int kInsideMicroseconds = 2000;      // within a list it comes back: waking up costs tens of microseconds
 
 // Without atomic<T>::wait, whose implementations spin as they please. The upper half of the state is what sleepers look at.
 uint32_t* upper_half(std::atomic<uint64_t>& state) {
@@ -170,14 +171,18 @@ void Pool::publish(uint32_t counter) {
 void Pool::wait_for_change(uint32_t seen) {
     const uint64_t at_first = state_.load(std::memory_order_acquire);
     if (sequence_of(at_first) != seen) return;
-    const auto limit = std::chrono::microseconds(is_idle(at_first) ? kSpinIdleMicroseconds : kSpinInsideMicroseconds);
+    const auto limit = std::chrono::microseconds(is_idle(at_first) ? kIdleMicroseconds : kInsideMicroseconds);
     const auto begin = std::chrono::steady_clock::now();
-    do {
+    auto waited = begin - begin;
+    while (waited < limit) {
         for (int i = 0; i < 64; i++) {
             if (sequence_of(state_.load(std::memory_order_acquire)) != seen) return;
             pause_core();
         }
-    } while (std::chrono::steady_clock::now() - begin < limit);
+        // Whoever is waited for may need this very core.
+        if (waited > std::chrono::microseconds(kSpinMicroseconds)) sched_yield();
+        waited = std::chrono::steady_clock::now() - begin;
+    }
     sleepers_.fetch_add(1);
     futex_wait(upper_half(state_), seen);  // returns at once if the number has changed since
 }
