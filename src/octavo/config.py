@@ -74,8 +74,14 @@ class EngineConfig(Settings):
     dtype: str = setting(
         "auto",
         "element type of weights and activations; auto: the checkpoint's where this CPU computes it well, else float32. "
-        "Quantised weights of a GGUF file are multiplied as they are by the native runner, whatever this says",
+        "What becomes of quantised weights on the native runner is said by quantized_matmul",
         choices=("auto", "float32", "bfloat16", "float16"),
+    )
+    quantized_matmul: str | None = setting(
+        None,
+        "native runner, GGUF's 4- to 8-bit weights: kept as they are and multiplied with activations rounded to 8 bits (int8, "
+        "the default: less memory, faster), or widened at load (bfloat16: closer to the file; the default of smollm2-135m)",
+        choices=("int8", "bfloat16"),
     )
     seed: int | None = setting(
         0, "where requests that bring no seed draw theirs from; none: from the operating system", low=0, high=2**63 - 1

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from octavo import LLM, ConfigError, RequestError, SamplingParams
-from tests.checkpoints import tiny_llama
+from octavo.native import isa
+from tests.checkpoints import tiny_gguf, tiny_llama
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 
@@ -169,6 +170,20 @@ def test_sampling_params_are_checked(params: dict[str, Any], words: str) -> None
     with pytest.raises(RequestError, match=words) as caught:
         SamplingParams(**params)
     assert caught.value.param == next(iter(params))
+
+
+@pytest.mark.skipif(not isa.built(), reason="the native library is not compiled")
+def test_quantised_weights_are_kept_or_widened_as_asked(tmp_path: Path) -> None:
+    file = tiny_gguf(tmp_path / "tiny.gguf", tiny_llama(tmp_path / "m"), kind="Q8_0")
+    lines = {}
+    for setting in (None, "int8", "bfloat16"):
+        llm = LLM(model=file, quantized_matmul=setting, threads=1, kv_memory="1MiB", runner="native")
+        lines[setting] = llm.core.effective["weights"]
+    assert lines[None] == lines["int8"]
+    assert "widened" not in lines["int8"]
+    assert "widened to BF16" in lines["bfloat16"]
+    with pytest.raises(ConfigError, match="quantized_matmul is int8, but the torch runner"):
+        LLM(model=file, quantized_matmul="int8", runner="torch")
 
 
 def test_vllms_defaults_are_accepted() -> None:

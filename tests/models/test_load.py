@@ -101,3 +101,11 @@ def test_opening_a_model_imports_neither_torch_nor_gguf(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", script, folder, file], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+@installed
+def test_the_default_model_brings_defaults_of_its_own_and_a_plain_file_does_not() -> None:
+    checkpoint = open_checkpoint("smollm2-135m")
+    assert checkpoint.generation_defaults() == {"temperature": 0.0}
+    assert open_checkpoint(checkpoint.path).generation_defaults() == {}
+    assert (checkpoint.quantized_matmul, open_checkpoint(checkpoint.path).quantized_matmul) == ("bfloat16", "int8")

@@ -81,6 +81,7 @@ def _build_runner(config: EngineConfig, choice: Choice, program: Program, checkp
             max_batched_tokens=config.max_num_batched_tokens,
             kv_dtype=choice.kv_dtype,
             eager=config.enforce_eager,
+            widen=(config.quantized_matmul or checkpoint.quantized_matmul) == "bfloat16",
         )
     from octavo.runner.torch_runner import TorchRunner  # imports torch: 1.2 s or more, so only once it is needed
 

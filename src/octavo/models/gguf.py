@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections import Counter
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -80,8 +81,9 @@ class GGUFCheckpoint(Checkpoint):
     Raises ModelError, before anything is served, where the file is truncated, incomplete, or of a kind that is not supported.
     """
 
-    def __init__(self, path: str | Path):
+    def __init__(self, path: str | Path, sampling: Mapping[str, float] | None = None):
         self.path = str(path)
+        self._sampling = dict(sampling or {})  # where the file says nothing
         header = read_header(Path(path))
         self._memory = header.memory
         self._tensors = header.tensors
@@ -190,9 +192,9 @@ class GGUFCheckpoint(Checkpoint):
         return None if source is None else ChatTemplate(source, special_token_strings(self._fields), self.path)
 
     def generation_defaults(self) -> dict[str, Any]:
-        """Sampling defaults where the file states them (``general.sampling.*``)."""
+        """Sampling defaults: what the file states (``general.sampling.*``), else what is known of the model."""
         values = self._fields.values
-        return {name: values[key] for key, name in SAMPLING.items() if key in values}
+        return self._sampling | {name: values[key] for key, name in SAMPLING.items() if key in values}
 
 
 def _file_name(name: str) -> str:

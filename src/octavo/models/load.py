@@ -22,7 +22,11 @@ def open_checkpoint(model: str) -> Checkpoint:
     if path.is_file() and path.suffix.lower() == ".gguf":
         from octavo.models.gguf import GGUFCheckpoint
 
-        return GGUFCheckpoint(path)
+        packaged = ALIASES.get(model)
+        checkpoint = GGUFCheckpoint(path, packaged.sampling if packaged else None)
+        if packaged:
+            checkpoint.quantized_matmul = packaged.quantized_matmul
+        return checkpoint
     known = ", ".join(ALIASES)
     what = "is a file but does not end in .gguf" if path.is_file() else "is no model that octavo can find here"
     raise ModelError(

@@ -61,19 +61,20 @@ class StepProgram:
         slots: int,
         max_model_len: int,
         max_batched_tokens: int,
+        widen: bool = False,
     ):
         config = program.config
         self.library = library
         self._pool = pool  # alive as long as this
         self._program = program
         self._checkpoint = checkpoint
-        self._kinds = {name: packed_kind(checkpoint.tensor(name).kind) for name in _matrices(program)}
+        self._kinds = {name: packed_kind(checkpoint.tensor(name).kind, widen) for name in _matrices(program)}
         self._ops = select_early(program.ops)
         self._products = {i: self._split(op) for i, op in enumerate(self._ops) if isinstance(op, Linear)}
         # By the linear operation that does another one's work: which one.
         self._gates = {i: gate for i in self._products if (gate := self._gate_of(i)) is not None}
         self._additions = {i: norm for i in self._products if (norm := self._addition_of(i)) is not None}
-        self.weights = PackedWeights(library, pool, checkpoint, self._all_matrices())
+        self.weights = PackedWeights(library, pool, checkpoint, self._all_matrices(), widen)
         self._vectors: list[npt.NDArray[np.float32]] = []  # biases and norms, which the library refers to
         self._buffers: dict[tuple[str, Format], int] = {}
         spec = CProgramSpec(

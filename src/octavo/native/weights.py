@@ -26,9 +26,9 @@ ROWS_AT_ONCE = 1024  # of a tensor that is widened
 Bits = npt.NDArray[np.uint16]
 
 
-def packed_kind(kind: str) -> str:
-    """The element type that weights of a type in a file are held and multiplied in."""
-    return kind if kind in KEPT else "BF16"
+def packed_kind(kind: str, widen: bool) -> str:
+    """The element type that weights of a type in a file are held and multiplied in. ``widen``: bfloat16 for all."""
+    return kind if kind in KEPT and not widen else "BF16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,15 @@ class PackedWeights:
     """
 
     def __init__(
-        self, library: Library, pool: Pool, checkpoint: Checkpoint, matrices: Iterable[Matrix], progress: bool | None = None
+        self,
+        library: Library,
+        pool: Pool,
+        checkpoint: Checkpoint,
+        matrices: Iterable[Matrix],
+        widen: bool = False,
+        progress: bool | None = None,
     ):
-        self._library, self._pool, self._checkpoint = library, pool, checkpoint
+        self._library, self._pool, self._checkpoint, self._widen = library, pool, checkpoint, widen
         wanted = list(dict.fromkeys(matrices))
         self._weights = {matrix: self._describe(matrix) for matrix in wanted}
         sizes = {matrix: library.weight_bytes(self._weights[matrix]) for matrix in wanted}
@@ -85,7 +91,7 @@ class PackedWeights:
 
     def _describe(self, matrix: Matrix) -> CWeight:
         raws = [self._checkpoint.tensor(name) for name in matrix.names]
-        (kind,) = {packed_kind(raw.kind) for raw in raws}
+        (kind,) = {packed_kind(raw.kind, self._widen) for raw in raws}
         k = raws[0].shape[1]
         padded = -(-k // 32) * 32
         return CWeight(KIND_NUMBERS[kind], matrix.gated, sum(raw.shape[0] for raw in raws), padded, None)
@@ -97,7 +103,7 @@ class PackedWeights:
         args = CPackArgs(weight=weight, segment_count=len(raws), source_k=raws[0].shape[1], data=address)
         sources = []
         for raw, segment in zip(raws, args.segments, strict=False):
-            kind = packed_kind(raw.kind)
+            kind = packed_kind(raw.kind, self._widen)
             self._held[kind] += 1
             if kind != raw.kind and raw.kind not in PLAIN:
                 self._widened[raw.kind] += 1

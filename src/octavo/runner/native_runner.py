@@ -31,6 +31,7 @@ class NativeRunner(Runner):
     attention: "fused".
     threads:   workers of the step program.
     kv_dtype:  "bfloat16" or "int8": of the KV arena.
+    widen:     quantised weights become bfloat16 at load.
     eager:     one native call for each operation instead of one for the whole step. The results are the same bits.
     keep_logits: set it to get ``StepResult.logits``: those of every row that wants any, in the plan's order.
     utilisation: of the last step: the part of threads x time that was spent inside operations.
@@ -49,6 +50,7 @@ class NativeRunner(Runner):
         max_batched_tokens: int,
         kv_dtype: str = "bfloat16",
         eager: bool = False,
+        widen: bool = False,
     ):
         self._library = library = load()
         if dtype != "bfloat16":
@@ -74,6 +76,7 @@ class NativeRunner(Runner):
             slots=slots,
             max_model_len=max_model_len,
             max_batched_tokens=max_batched_tokens,
+            widen=widen,
         )
         self._kinds = checkpoint.weight_kinds()
         self._batch = CBatch()

@@ -173,8 +173,10 @@ class _Serving:
     def _announce(self, service: Service) -> None:
         ready = self._engine.ready
         assert ready is not None
-        width = max(map(len, ready.effective), default=0)
-        for name, value in ready.effective.items():
+        sampling = ", ".join(f"{name} {value:g}" for name, value in service.defaults.items())
+        lines = ready.effective | {"sampling": f"{sampling or 'temperature 1'} unless a request says otherwise"}
+        width = max(map(len, lines))
+        for name, value in lines.items():
             print(f"{name:{width}}  {value}")
         host, port = self._listener.getsockname()[:2]
         at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
