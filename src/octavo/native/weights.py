@@ -22,7 +22,7 @@ PLAIN = ("F32", "F16", "BF16")
 KEPT = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")  # multiplied as they are; every other type becomes bfloat16
 ALIGNMENT = 4096
 HUGE_PAGE = 2**21
-ROWS_AT_ONCE = 1024  # of a tensor that is widened
+VALUES_AT_ONCE = 2**16  # of a tensor that is widened: what is made on the way stays in the cache
 Bits = npt.NDArray[np.uint16]
 
 
@@ -120,10 +120,11 @@ class PackedWeights:
 def _widen(raw: RawTensor) -> Bits:
     """The values rounded to bfloat16, as bits ``[rows, columns]``."""
     out = np.empty(raw.shape, np.uint16)
-    for first in range(0, raw.shape[0], ROWS_AT_ONCE):
-        data = raw.data[first : first + ROWS_AT_ONCE]
+    rows = max(1, VALUES_AT_ONCE // raw.shape[1])
+    for first in range(0, raw.shape[0], rows):
+        data = raw.data[first : first + rows]
         bits = RawTensor(raw.kind, (data.shape[0], raw.shape[1]), data).to_float32().view(np.uint32)
-        out[first : first + ROWS_AT_ONCE] = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16  # to nearest, ties to even
+        out[first : first + rows] = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16  # to nearest, ties to even
     return out
 
 
