@@ -184,6 +184,11 @@ def test_quantised_weights_are_kept_or_widened_as_asked(tmp_path: Path) -> None:
     assert "widened to BF16" in lines["bfloat16"]
     with pytest.raises(ConfigError, match="quantized_matmul is int8, but the torch runner"):
         LLM(model=file, quantized_matmul="int8", runner="torch")
+    with pytest.raises(ConfigError, match="quantized_matmul is bfloat16, but the torch runner"):
+        LLM(model=file, quantized_matmul="bfloat16", dtype="float32")
+    plain = tiny_llama(tmp_path / "plain", dtype="bfloat16")
+    with pytest.raises(ConfigError, match=r"quantized_matmul is int8, but .* has no weights of type Q4_0"):
+        LLM(model=plain, quantized_matmul="int8", threads=1, kv_memory="1MiB")
 
 
 def test_vllms_defaults_are_accepted() -> None:

@@ -68,7 +68,14 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> 
 def _build_runner(config: EngineConfig, choice: Choice, program: Program, checkpoint: Checkpoint, max_model_len: int) -> Runner:
     threads = config.threads or len(machine.allowed_cpus())
     if choice.name == "native":
+        from octavo.native.weights import KEPT
         from octavo.runner.native_runner import NativeRunner
+
+        if config.quantized_matmul is not None and not checkpoint.weight_kinds().keys() & set(KEPT):
+            raise ConfigError(
+                f"quantized_matmul is {config.quantized_matmul}, but {config.model} has no weights of type {', '.join(KEPT)}: "
+                "leave it out."
+            )
 
         return NativeRunner(
             program,

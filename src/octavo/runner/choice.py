@@ -36,8 +36,10 @@ def choose_runner(config: EngineConfig, program: Program) -> Choice:
         raise ConfigError(
             f"enforce_eager is true, but {_torch_runs(against)}, which always calls operation by operation: leave it out."
         )
-    if config.quantized_matmul == "int8":
-        raise ConfigError(f"quantized_matmul is int8, but {_torch_runs(against)}, which widens weights: leave it out.")
+    if config.quantized_matmul is not None:
+        raise ConfigError(
+            f"quantized_matmul is {config.quantized_matmul}, but {_torch_runs(against)}, which widens weights: leave it out."
+        )
     dtype = resolve_dtype(config.dtype, program.config.dtype)
     if config.kv_cache_dtype not in ("auto", dtype):
         raise ConfigError(
