@@ -21,6 +21,10 @@ class RequestError(OctavoError, ValueError):
         self.param = param
 
 
+class WorkloadError(OctavoError, ValueError):
+    """A suite, a trace or a request log that cannot be read or replayed as asked."""
+
+
 class EngineDeadError(OctavoError, RuntimeError):
     """The engine process ended; whatever was running there is lost and nothing more will come."""
 

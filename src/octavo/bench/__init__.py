@@ -1,0 +1,1 @@
+"""Measuring: workloads (suites, traces, prompts), the load generator and what it reports."""
