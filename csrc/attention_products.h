@@ -14,7 +14,7 @@ namespace octavo {
 using Products = AmxProducts;
 }
 
-#elif defined(__AVX512BF16__)
+#elif defined(__AVX512F__)
 
 #include "attention_products_bf16.h"
 namespace octavo {

@@ -4,12 +4,13 @@
 
 #include "attention_common.h"
 #include "bf16.h"
+#include "bf16_pairs.h"
 #include "kv_view.h"
 #include "lanes.h"
 
 namespace octavo {
 
-// Products in bfloat16 with float32 sums (VDPBF16PS). Probabilities are rounded to bfloat16; their sum is of the rounded ones.
+// Products in bfloat16 with float32 sums (VDPBF16PS or what stands for it). Probabilities are rounded to bfloat16; their sum is of the rounded ones.
 struct Bf16Products {
     using Packed = bf16;
     struct Setup {  // what a thread holds while it computes
@@ -62,9 +63,9 @@ struct Bf16Products {
 
     // Takes the probabilities of one row for a step of tokens; returns `sum` plus theirs, in whatever lanes.
     static Lanes put_probabilities(const Lanes* p, Packed* packed, Lanes sum) {
-        const __m512bh pair = _mm512_cvtne2ps_pbh(p[1].v, p[0].v);
+        const __m512i pair = round_to_pairs(p[0].v, p[1].v);
         std::memcpy(packed, &pair, sizeof pair);
-        return {_mm512_dpbf16_ps(sum.v, pair, (__m512bh)_mm512_set1_epi16(0x3f80))};
+        return {dot_pairs(sum.v, pair, _mm512_set1_epi16(0x3f80))};
     }
 
     // out[row][dim] = sum over tokens [begin, end) of probability times value.
@@ -147,8 +148,8 @@ struct Bf16Products {
             const __m512 low = _mm512_fmadd_ps(_mm512_loadu_ps(out + dim), scale, zero);
             const __m512 high = _mm512_fmadd_ps(_mm512_loadu_ps(out + dim + 16), scale, zero);
             const __m512 a = _mm512_permutex2var_ps(low, first, high), b = _mm512_permutex2var_ps(low, second, high);
-            const __m512bh both = _mm512_cvtne2ps_pbh(b, a);
-            _mm512_mask_storeu_epi16(target + dim, head_dim - dim >= 32 ? 0xffffffffu : 0xffffu, (__m512i)both);
+            const __m512i both = round_to_pairs(a, b);
+            _mm512_mask_storeu_epi16(target + dim, head_dim - dim >= 32 ? 0xffffffffu : 0xffffu, both);
         }
     }
 
@@ -164,7 +165,7 @@ private:
             const __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes)));
             __m512 high = _mm512_setzero_ps();
             if constexpr (count == 32) high = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes + 1)));
-            return (__m512i)_mm512_cvtne2ps_pbh(high, low);  // exact: an int8 fits a bfloat16
+            return round_to_pairs(low, high);  // exact: an int8 fits a bfloat16
         }
     }
 
@@ -223,13 +224,13 @@ private:
         }
     }
 
-    static __m512bh broadcast_pair(const Packed* pair) {
+    static __m512i broadcast_pair(const Packed* pair) {
         int32_t bits;
         std::memcpy(&bits, pair, 4);
-        return (__m512bh)_mm512_set1_epi32(bits);
+        return _mm512_set1_epi32(bits);
     }
 
-    static __m512bh load_pairs(const Packed* pairs) { return (__m512bh)_mm512_load_si512(pairs); }
+    static __m512i load_pairs(const Packed* pairs) { return _mm512_load_si512(pairs); }
 
     template <KvKind kind, int count, int rows>
     OCTAVO_INLINE static void score_key_block(const Packed* queries, int width, const char* const* keys, const char* const* far,
@@ -247,7 +248,7 @@ private:
         for (int i = 0; i < 16; ++i) {
 #pragma GCC unroll 8
             for (int r = 0; r < rows; ++r) {
-                sum[r] = _mm512_dpbf16_ps(sum[r], (__m512bh)block[i], broadcast_pair(queries + r * width + i * 2));
+                sum[r] = dot_pairs(sum[r], block[i], broadcast_pair(queries + r * width + i * 2));
             }
         }
     }
@@ -266,14 +267,14 @@ private:
             }
         }
         for (int token = 0; token < kTokenStep; token += 2) {
-            __m512bh value[blocks * 2];
+            __m512i value[blocks * 2];
 #pragma GCC unroll 2
             for (int b = 0; b < blocks; ++b) {
                 const int64_t at = offset + (dim + b * 32) * kBytes;
                 const __m512i even = load_dims<kind, count>(values[token] + at);
                 const __m512i odd = load_dims<kind, count>(values[token + 1] + at);
-                value[b * 2] = (__m512bh)_mm512_unpacklo_epi16(even, odd);
-                value[b * 2 + 1] = (__m512bh)_mm512_unpackhi_epi16(even, odd);
+                value[b * 2] = _mm512_unpacklo_epi16(even, odd);
+                value[b * 2 + 1] = _mm512_unpackhi_epi16(even, odd);
                 prefetch_near(values[token + kNearRows] + at);
                 prefetch_near(values[token + kNearRows + 1] + at);
                 prefetch_far(far[token] + at);
@@ -281,9 +282,9 @@ private:
             }
 #pragma GCC unroll 8
             for (int r = 0; r < rows; ++r) {
-                const __m512bh weight = broadcast_pair(p + r * kTile + token);
+                const __m512i weight = broadcast_pair(p + r * kTile + token);
 #pragma GCC unroll 4
-                for (int b = 0; b < blocks * 2; ++b) sum[r][b] = _mm512_dpbf16_ps(sum[r][b], value[b], weight);
+                for (int b = 0; b < blocks * 2; ++b) sum[r][b] = dot_pairs(sum[r][b], value[b], weight);
             }
         }
 #pragma GCC unroll 8
@@ -309,11 +310,11 @@ private:
             for (int b = 0; b < blocks; ++b) sum[r][b] = _mm512_setzero_ps();
         }
         for (int dim = 0; dim < width; dim += 2) {
-            __m512bh key[blocks];
+            __m512i key[blocks];
             for (int b = 0; b < blocks; ++b) key[b] = load_pairs(keys + b * 16 * width + dim * 16);
             for (int r = 0; r < rows; ++r) {
-                const __m512bh query = broadcast_pair(queries + r * width + dim);
-                for (int b = 0; b < blocks; ++b) sum[r][b] = _mm512_dpbf16_ps(sum[r][b], key[b], query);
+                const __m512i query = broadcast_pair(queries + r * width + dim);
+                for (int b = 0; b < blocks; ++b) sum[r][b] = dot_pairs(sum[r][b], key[b], query);
             }
         }
         for (int r = 0; r < rows; ++r) {
@@ -335,11 +336,11 @@ private:
             for (int b = 0; b < blocks; ++b) sum[r][b] = _mm512_setzero_ps();
         }
         for (int token = begin; token < end; token += 2) {
-            __m512bh value[blocks];
+            __m512i value[blocks];
             for (int b = 0; b < blocks; ++b) value[b] = load_pairs(values + int64_t(token) * width + b * 32);
             for (int r = 0; r < rows; ++r) {
-                const __m512bh weight = broadcast_pair(p + r * kTile + token);
-                for (int b = 0; b < blocks; ++b) sum[r][b] = _mm512_dpbf16_ps(sum[r][b], value[b], weight);
+                const __m512i weight = broadcast_pair(p + r * kTile + token);
+                for (int b = 0; b < blocks; ++b) sum[r][b] = dot_pairs(sum[r][b], value[b], weight);
             }
         }
         for (int r = 0; r < rows; ++r) {

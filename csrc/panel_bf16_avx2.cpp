@@ -1,5 +1,5 @@
 // bf16 panels with AVX2: pairs are split into two float32 vectors by a shift and a mask, rows are widened once a tile.
-#if defined(__AVX2__) && !defined(__AVX512BF16__)
+#if defined(__AVX2__) && !defined(__AVX512F__)
 
 #include <immintrin.h>
 

@@ -16,19 +16,22 @@ from pathlib import Path
 SOURCES = Path(__file__).resolve().parents[2] / "csrc"
 COMMON = ["-O3", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-Wno-maybe-uninitialized", "-pthread"]
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
-AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mavx512bf16"]
+AVX512_VNNI = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"]
+AVX512 = [*AVX512_VNNI, "-mavx512bf16"]
 FLAGS = {
     "baseline": [],
     "avx2": AVX2,
+    "avx512_vnni": AVX512_VNNI,
     "avx512": AVX512,
-    "amx-emulated": [*AVX512, "-DOCTAVO_EMULATE_AMX"],
+    "amx-emulated": [*AVX512_VNNI, "-DOCTAVO_EMULATE_AMX"],
     "amx": [*AVX512, "-mamx-tile", "-mamx-bf16", "-mamx-int8"],
 }
 NEEDS = {
     "baseline": set(),
     "avx2": {"avx2", "fma", "f16c"},
+    "avx512_vnni": {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"},
     "avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "avx512_bf16"},
-    "amx-emulated": {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "avx512_bf16"},
+    "amx-emulated": {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"},
     "amx": {"amx_tile", "amx_bf16", "amx_int8", "avx512_bf16", "avx512_vnni"},
 }
 

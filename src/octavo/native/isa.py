@@ -10,11 +10,13 @@ from pathlib import Path
 from octavo.errors import ConfigError
 
 VARIABLE = "OCTAVO_ISA"
-_AVX512 = {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "avx512_bf16"}
+_AVX512_VNNI = {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"}
+_AVX512 = _AVX512_VNNI | {"avx512_bf16"}
 # Best first: the CPU flags, by their names in /proc/cpuinfo, that each one needs.
 NEEDS: dict[str, frozenset[str]] = {
     "amx": frozenset(_AVX512 | {"amx_tile", "amx_bf16", "amx_int8"}),
     "avx512": frozenset(_AVX512),
+    "avx512_vnni": frozenset(_AVX512_VNNI),
     "avx2": frozenset({"avx2", "fma", "f16c"}),
     "baseline": frozenset(),
 }
