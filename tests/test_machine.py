@@ -110,3 +110,15 @@ def test_flags_are_those_of_the_first_cpu(tmp_path):
 def test_this_machine():
     assert machine.allowed_cpus()
     assert machine.memory_limit() > 0
+
+
+def test_a_machine_is_described_by_what_this_process_may_use_and_by_no_name(tmp_path, eight_cpus):
+    files = {
+        "proc/cpuinfo": "processor\t: 0\nmodel name\t: Example CPU @ 3GHz\n",
+        "proc/self/cgroup": "0::/\n",
+        "sys/fs/cgroup/cpu.max": "300000 100000",
+        "sys/fs/cgroup/memory.max": str(2 * GIB),
+    }
+    found = machine.describe(tree(tmp_path, files))
+    assert (found["cpu"], found["cpus"], found["memory_bytes"]) == ("Example CPU @ 3GHz", 3, 2 * GIB)
+    assert os.uname().nodename not in found.values()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
+from typing import Any
 
 MAX_DEFAULT_KV_MEMORY = 4 * 2**30
 
@@ -38,6 +40,26 @@ def cpu_flags(root: Path = Path("/")) -> frozenset[str]:
         if name.strip() in ("flags", "Features"):
             return frozenset(value.split())
     return frozenset()
+
+
+def describe(root: Path = Path("/")) -> dict[str, Any]:
+    """What figures measured here depend on, for the heads of records and reports: ``cpu`` (the model's name), ``cpus`` (that this
+    process may use), ``memory_bytes`` (that it may use), ``kernel``, ``python``. No name or address of the machine."""
+    return {
+        "cpu": _cpu_model(root),
+        "cpus": len(allowed_cpus(root)),
+        "memory_bytes": memory_limit(root),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+    }
+
+
+def _cpu_model(root: Path) -> str:
+    for line in _read(root / "proc/cpuinfo").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return platform.machine()  # what 64-bit ARM kernels leave out
 
 
 def _cpu_quota(root: Path) -> float | None:

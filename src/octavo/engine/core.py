@@ -36,7 +36,7 @@ class EngineCore:
         self.clock = clock
         self.effective = effective
         self.recorder = Recorder()
-        self._totals = Stats()
+        self._totals = Stats(kv_token_bytes=kv.arena.spec.token_bytes)
 
     # ---- requests
 
@@ -65,6 +65,7 @@ class EngineCore:
         start = now()
         plan = self.scheduler.plan()
         planned = now()
+        self._see_peak(self.kv.usage(), plan.tokens)
         view = self.kv.view(plan)
         prepared = now()
         result = self.runner.execute(plan, view)
@@ -88,6 +89,13 @@ class EngineCore:
         self.recorder.record(step)
         self._count(step)
         return Outputs(updates, self._stats(usage))
+
+    def _see_peak(self, usage: Usage, tokens: int) -> None:
+        """``usage`` once a step is planned, which computes so many tokens: its places are reserved by then."""
+        totals = self._totals
+        totals.kv_peak_used = max(totals.kv_peak_used, usage.used + tokens)
+        totals.kv_peak_reserved = max(totals.kv_peak_reserved, usage.reserved)
+        totals.kv_peak_wasted = max(totals.kv_peak_wasted, usage.wasted_inside + usage.wasted_outside - tokens)
 
     def _count(self, step: StepRecord) -> None:
         totals = self._totals

@@ -8,7 +8,10 @@ from octavo.request import Request, TokenUpdate
 
 
 class Stats(msgspec.Struct, kw_only=True, array_like=True):
-    """The engine's gauges now, and its counters since start. Token counts unless said otherwise."""
+    """The engine's gauges now, and its counters since start. Token counts unless said otherwise.
+
+    Peaks are those of all steps since start, each by itself, while a step ran: its own tokens are used, nothing is released yet.
+    """
 
     running: int = 0
     waiting: int = 0
@@ -18,6 +21,10 @@ class Stats(msgspec.Struct, kw_only=True, array_like=True):
     kv_wasted_inside: int = 0
     kv_wasted_outside: int = 0
     kv_shared: int = 0
+    kv_token_bytes: int = 0  # bytes of one token's keys and values
+    kv_peak_used: int = 0
+    kv_peak_reserved: int = 0
+    kv_peak_wasted: int = 0
     preemptions: int = 0
     prefix_queries: int = 0
     prefix_hits: int = 0
@@ -30,6 +37,24 @@ class Stats(msgspec.Struct, kw_only=True, array_like=True):
     prepare_s: float = 0.0
     execute_s: float = 0.0
     sample_s: float = 0.0
+
+    def kv_bytes(self) -> dict[str, int]:
+        """Bytes of the KV cache as they are now: "reserved" by sequences, "used" by computed tokens, and "wasted": reserved and
+        not used, or free and out of every sequence's reach."""
+        wasted = self.kv_wasted_inside + self.kv_wasted_outside
+        return {
+            "reserved": self.kv_reserved * self.kv_token_bytes,
+            "used": self.kv_used * self.kv_token_bytes,
+            "wasted": wasted * self.kv_token_bytes,
+        }
+
+    def kv_peak_bytes(self) -> dict[str, int]:
+        """The same at their peaks."""
+        return {
+            "reserved": self.kv_peak_reserved * self.kv_token_bytes,
+            "used": self.kv_peak_used * self.kv_token_bytes,
+            "wasted": self.kv_peak_wasted * self.kv_token_bytes,
+        }
 
 
 class Add(msgspec.Struct, tag="add", array_like=True):

@@ -198,6 +198,18 @@ class _EngineCollector(Collector):
         for state in KV_STATES:
             tokens.add_metric([*model, state], getattr(stats, f"kv_{state}"))
         yield tokens
+        for name, help, states in (
+            (
+                "kv_cache_bytes",
+                "Bytes of the KV cache: held by requests, of these with computed tokens, and of no use.",
+                stats.kv_bytes(),
+            ),
+            ("kv_cache_peak_bytes", "The same at their peaks since start, each by itself.", stats.kv_peak_bytes()),
+        ):
+            memory = GaugeMetricFamily(f"octavo:{name}", help, labels=["model_name", "state"])
+            for state, count in states.items():
+                memory.add_metric([*model, state], count)
+            yield memory
         for name, (help, value) in COUNTERS.items():
             counter = CounterMetricFamily(f"octavo:{name}", help, labels=["model_name"])
             counter.add_metric(model, value(stats))
