@@ -25,6 +25,18 @@ class WorkloadError(OctavoError, ValueError):
     """A suite, a trace or a request log that cannot be read or replayed as asked."""
 
 
+class RecordError(OctavoError, ValueError):
+    """A file that is no record of the engine, or one that this version cannot read."""
+
+
+class TargetError(OctavoError, RuntimeError):
+    """What a load is meant for does not answer, or not as needed; ``status``: of its HTTP answer, where there was one."""
+
+    def __init__(self, message: str, status: int | None = None):
+        super().__init__(message)
+        self.status = status
+
+
 class EngineDeadError(OctavoError, RuntimeError):
     """The engine process ended; whatever was running there is lost and nothing more will come."""
 

@@ -124,6 +124,11 @@ class EngineCore:
         totals.prompt_tokens, totals.generation_tokens = scheduler.prompt_tokens, scheduler.generation_tokens
         return copy(totals)
 
+    def reset_peaks(self) -> None:
+        """Forget the peaks of the KV cache's use, so that what comes next has its own."""
+        totals = self._totals
+        totals.kv_peak_used = totals.kv_peak_reserved = totals.kv_peak_wasted = 0
+
     def ready(self) -> Ready:
         """What a client needs to know at the start."""
         return Ready(self.effective, self.scheduler.max_model_len, self.kv.capacity, self.kv.block_size)
