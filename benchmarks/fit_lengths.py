@@ -3,8 +3,8 @@
     python benchmarks/fit_lengths.py AzureLLMInferenceTrace_conv.csv
 
 The fit is a table of quantiles with logarithms interpolated between them; a lognormal distribution with the logarithms' mean and
-deviation stands beside it for comparison. Errors: the largest difference of the cumulative distributions (Kolmogorov-Smirnov), and of
-the means. The rank correlation of prompt and output says whether drawing them independently is fair.
+deviation stands beside it for comparison. Errors: the largest difference of the cumulative distributions (Kolmogorov-Smirnov), and
+of the means. The rank correlation of prompt and output says whether drawing them independently is fair.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 from math import erf, sqrt
 
 import numpy as np
+
 from octavo.bench.lengths import LEVELS, Lengths
 from octavo.bench.traces import read_trace
 
@@ -62,9 +63,8 @@ def main() -> None:
             fitted = fit(lengths)
             distance, mean = largest_difference(lengths, fitted)
             print(f"  {name}: {fitted.values}")
-            print(
-                f"    KS {distance:.4f} (lognormal {lognormal_difference(lengths):.4f}), mean {mean:.1f} (trace {lengths.mean():.1f})"
-            )
+            lognormal = lognormal_difference(lengths)
+            print(f"    KS {distance:.4f} (lognormal {lognormal:.4f}), mean {mean:.1f} (trace {lengths.mean():.1f})")
 
 
 if __name__ == "__main__":

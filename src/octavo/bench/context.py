@@ -12,7 +12,7 @@ TEMPLATE_SHARE = 64  # one part in so many of the context is left to what a chat
 
 
 def room(max_model_len: int) -> int:
-    """Tokens that a prompt and its output may have together. Raises WorkloadError for a context that is too small to measure in."""
+    """Tokens that a prompt and its output may have together. Raises WorkloadError where that is too little."""
     if max_model_len < LEAST_CONTEXT:
         raise WorkloadError(f"max_model_len is {max_model_len}: a workload needs at least {LEAST_CONTEXT}.")
     return max_model_len - max_model_len // TEMPLATE_SHARE

@@ -34,7 +34,7 @@ class Lengths:
 
 
 # The Azure LLM inference traces of 2023 (CC-BY, https://github.com/Azure/AzurePublicDataset; Patel et al., "Splitwise: Efficient
-# generative LLM inference using phase splitting", ISCA 2024), fitted by benchmarks/fit_lengths.py; docs/workloads.md has the errors.
+# generative LLM inference using phase splitting", ISCA 2024), fitted by benchmarks/fit_lengths.py. Errors: docs/workloads.md.
 # fmt: off
 CONVERSATION_PROMPT = Lengths((
     2, 29, 120, 181, 200, 207, 235, 372, 379, 387, 393, 396, 400, 403, 407, 414, 428, 703, 922, 984, 1005, 1020, 1034, 1045, 1058,
@@ -45,8 +45,8 @@ CONVERSATION_OUTPUT = Lengths((
     384, 391, 395, 396, 400, 406, 411, 416, 424, 430, 451, 522, 601, 643, 954, 1000,
 ))
 CODE_PROMPT = Lengths((
-    3, 17, 44, 75, 102, 147, 185, 232, 299, 386, 484, 578, 679, 770, 863, 939, 1016, 1075, 1153, 1261, 1370, 1469, 1585, 1690, 1798,
-    1909, 2048, 2164, 2305, 2433, 2578, 2744, 2942, 3192, 3538, 3920, 4434, 5188, 6097, 7303, 7435, 7436, 7436, 7437, 7437,
+    3, 17, 44, 75, 102, 147, 185, 232, 299, 386, 484, 578, 679, 770, 863, 939, 1016, 1075, 1153, 1261, 1370, 1469, 1585, 1690,
+    1798, 1909, 2048, 2164, 2305, 2433, 2578, 2744, 2942, 3192, 3538, 3920, 4434, 5188, 6097, 7303, 7435, 7436, 7436, 7437, 7437,
 ))
 CODE_OUTPUT = Lengths((
     6, 6, 6, 6, 6, 7, 7, 7, 8, 8, 9, 9, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 16, 16, 18, 19, 20, 22, 24, 26, 29, 33,

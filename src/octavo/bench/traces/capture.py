@@ -1,4 +1,4 @@
-"""What ``octavo capture`` writes: JSON lines of arrivals, lengths and salted hashes of prefixes. docs/workloads.md has the fields."""
+"""What ``octavo capture`` writes: JSON lines of arrivals, lengths, salted hashes of prefixes. docs/workloads.md has the fields."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def read(source: TraceSource, limit: int | None) -> Iterator[Entry]:
         yield Entry(row.arrival_s, _segments(source, tree, row), row.output_tokens)
     if inexact:
         source.notes.append(
-            f"Of {inexact} requests the capture knew the text only, no token ids: their shared prefixes are about as long as they were"
+            f"Of {inexact} requests the capture knew text only, no token ids: the lengths of what they share are estimates"
         )
 
 
@@ -72,9 +72,7 @@ def _row(value: dict[str, Any]) -> _Row:
     hashes, exact = value.get("hashes", ""), value.get("exact", False)
     size = fields.tokens(value.get("prompt_bytes", 0), "prompt_bytes", least=0)
     if not isinstance(hashes, str) or len(hashes) != HASH_DIGITS * -(-size // BLOCK):
-        raise DamagedError(
-            f"hashes is {fields.shown(hashes)}: {HASH_DIGITS} digits for each {BLOCK} of prompt_bytes are accepted"
-        )
+        raise DamagedError(f"hashes is {fields.shown(hashes)}: {HASH_DIGITS} digits for {BLOCK} of prompt_bytes are accepted")
     if not isinstance(exact, bool):
         raise DamagedError(f"exact is {fields.shown(exact)}: true or false is accepted")
     return _Row(
@@ -88,7 +86,7 @@ def _row(value: dict[str, Any]) -> _Row:
 
 
 def _segments(source: TraceSource, tree: PrefixTree, row: _Row) -> tuple[Segment, ...]:
-    """The prompt. A block that was seen before has as many tokens as it had then, so that what is shared is as long everywhere."""
+    """The prompt. A block that was seen before has as many tokens as it had then: what is shared is as long everywhere."""
     hashes = [(row.exact, block) for block in row.hashes]
     node, known = tree.find(hashes, row.prompt_tokens)
     if hashes[known:]:

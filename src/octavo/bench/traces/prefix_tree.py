@@ -12,8 +12,8 @@ ROOT = 0
 class PrefixTree:
     """A trie of blocks. Prompts that begin with the same hashes get the same leading segments, whatever the hashes are.
 
-    new_key: gives segment keys. A prompt that leaves the known paths begins a new key there; one that ends or branches off within a
-    key's content takes the first part of it, which by the meaning of keys is the same content.
+    new_key: gives segment keys. A prompt that leaves the known paths begins a new key there; one that ends or branches off within
+    a key's content takes the first part of it, which by the meaning of keys is the same content.
     """
 
     def __init__(self, new_key: Callable[[], int]):
@@ -26,7 +26,7 @@ class PrefixTree:
         self._depth = [0]
 
     def find(self, hashes: Sequence[Hashable], most: int) -> tuple[int, int]:
-        """The node of the longest known path that these hashes lead along and that has at most ``most`` tokens; and its blocks."""
+        """The last node of the longest known path along these hashes that has at most ``most`` tokens; and how many blocks."""
         node = ROOT
         for count, block in enumerate(hashes):
             child = self._children.get((node, block))

@@ -59,8 +59,8 @@ def read_trace(
     seed:          of the prompts' contents.
     tokenizer:     gives the lengths of a trace that holds text; None: they are estimated, and a note says so.
 
-    Rows that are damaged are left out, and counted in the notes. Raises WorkloadError where the file cannot be read, is of no known
-    format, or has no row that can be used.
+    Rows that are damaged are left out, and counted in the notes. Raises WorkloadError where the file cannot be read, is of no
+    known format, or has no row that can be used.
     """
     path = Path(path)
     _check(limit, time_scale)

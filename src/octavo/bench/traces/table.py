@@ -25,10 +25,10 @@ def has(head: str, *names: str) -> bool:
 def read_rows(
     source: TraceSource, names: Sequence[str], entry: Callable[..., Entry | None], optional: Sequence[str] = ()
 ) -> Iterator[Entry]:
-    """``entry(*fields)`` for every row, with its fields in the order of ``names`` and ``optional``; None for a field that is missing.
+    """``entry(*fields)`` for every row, its fields in the order of ``names`` and ``optional``; None for a field that is missing.
 
-    An entry that is None is left out; a row for which DamagedError is raised is reported. Raises DamagedError for a header that lacks
-    one of ``names``.
+    An entry that is None is left out; a row for which DamagedError is raised is reported. Raises DamagedError for a header that
+    lacks one of ``names``.
     """
     lines, number, line = source.first_line()
     header = columns(line)
