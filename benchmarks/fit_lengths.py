@@ -3,8 +3,8 @@
     python benchmarks/fit_lengths.py AzureLLMInferenceTrace_conv.csv
 
 The fit is a table of quantiles with logarithms interpolated between them; a lognormal distribution with the logarithms' mean and
-deviation stands beside it for comparison. Errors: the largest difference of the cumulative distributions (Kolmogorov-Smirnov), and
-of the means. The rank correlation of prompt and output says whether drawing them independently is fair.
+deviation stands beside it for comparison. Errors: the largest difference of the cumulative distributions (Kolmogorov-Smirnov),
+and of the means. The rank correlation of prompt and output says whether drawing them independently is fair.
 """
 
 from __future__ import annotations

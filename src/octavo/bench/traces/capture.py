@@ -1,4 +1,4 @@
-"""What ``octavo capture`` writes: JSON lines of arrivals, lengths, salted hashes of prefixes. docs/workloads.md has the fields."""
+"""What ``octavo capture`` writes: JSON lines of arrivals, lengths and salted prefix hashes. docs/workloads.md has the fields."""
 
 from __future__ import annotations
 
