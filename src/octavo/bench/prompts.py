@@ -31,8 +31,8 @@ class PromptMaker:
     vocab_size: of the model; enough for ``ids``. Its special tokens are not known then, so a margin at either end is not used.
     tokenizer:  the model's; ``ids`` then avoids its special tokens, and ``text`` has exact lengths.
 
-    exact: whether ``text`` has exact lengths. If not, there is no tokenizer, or one with hardly any words; a common English word then
-           stands for each token, which most tokenizers see so to within a few percent.
+    exact: whether ``text`` has exact lengths. If not, there is no tokenizer, or one with hardly any words; a common English word
+           then stands for each token, which most tokenizers see so to within a few percent.
     """
 
     def __init__(self, seed: int, *, vocab_size: int | None = None, tokenizer: Tokenizer | None = None):
