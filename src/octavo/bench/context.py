@@ -31,6 +31,16 @@ def cut(segments: Sequence[Segment], output_tokens: int, most: int) -> tuple[tup
     return first(segments, most - output_tokens), output_tokens
 
 
+def cut_note(count: int, most: int) -> str:
+    """What a reader of the results must know of requests that were cut."""
+    return f"{counted(count, 'request')} cut to {most} tokens, what the model's context leaves beside a chat template."
+
+
+def counted(count: int, noun: str) -> str:
+    """ "1 request", "2 requests"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def first(segments: Sequence[Segment], tokens: int) -> tuple[Segment, ...]:
     """The first ``tokens`` of a prompt, or all of it where it is shorter."""
     kept = []

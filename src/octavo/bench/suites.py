@@ -91,7 +91,7 @@ def _notes(shrink: float, cut: int, most: int, max_model_len: int) -> tuple[str,
             f"{max_model_len}."
         )
     if cut:
-        notes.append(f"{cut} requests were cut to {most} tokens, what the model's context leaves beside a chat template.")
+        notes.append(context.cut_note(cut, most))
     return tuple(notes)
 
 

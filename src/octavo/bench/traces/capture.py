@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from octavo.bench.context import counted
 from octavo.bench.traces import fields
 from octavo.bench.traces.prefix_tree import PrefixTree
 from octavo.bench.traces.source import DamagedError, Entry, TraceSource
@@ -44,7 +45,7 @@ def read(source: TraceSource, limit: int | None) -> Iterator[Entry]:
         yield Entry(row.arrival_s, _segments(source, tree, row), row.output_tokens)
     if inexact:
         source.notes.append(
-            f"Of {inexact} requests the capture knew text only, no token ids: the lengths of what they share are estimates"
+            f"Of {counted(inexact, 'request')} the capture knew text only: what they share is about as long as it was."
         )
 
 
@@ -64,7 +65,7 @@ def _rows(source: TraceSource) -> Iterator[_Row]:
         estimated += bool(value.get("estimated"))
         yield row
     if estimated:
-        source.notes.append(f"The server had not told the lengths of {estimated} requests: the capture estimated them")
+        source.notes.append(f"Lengths of {counted(estimated, 'request')} estimated by the capture: the server had not told them.")
 
 
 def _row(value: dict[str, Any]) -> _Row:

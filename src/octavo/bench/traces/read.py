@@ -102,8 +102,9 @@ def _detect(source: TraceSource) -> str:
 
 def _why(source: TraceSource) -> str:
     if source.first:
-        return f"; {source.first}" + (f" (and {source.damaged - 1} more such rows)" if source.damaged > 1 else "")
-    return "".join(f"; {count} {reason}" for reason, count in source.unusable.items())
+        more = f" (and {context.counted(source.damaged - 1, 'more damaged row')})" if source.damaged > 1 else ""
+        return f"; {source.first}{more}"
+    return "".join(f"; {context.counted(count, 'request')} left out: {reason}" for reason, count in source.unusable.items())
 
 
 def _workload(source: TraceSource, name: str, entries: list[Entry], most: int | None, time_scale: float, seed: int) -> Workload:
@@ -126,12 +127,13 @@ def _workload(source: TraceSource, name: str, entries: list[Entry], most: int | 
 def _notes(source: TraceSource, name: str, cut: int, most: int | None, timed: bool) -> tuple[str, ...]:
     notes = []
     if source.damaged:
-        notes.append(f"{source.damaged} damaged rows were left out; the first was {source.first}")
-    notes += [f"{count} requests {reason}, and were left out" for reason, count in source.unusable.items()]
-    if cut:
-        notes.append(f"{cut} requests were cut to {most} tokens, what the model's context leaves beside a chat template")
+        rows = context.counted(source.damaged, "damaged row")
+        notes.append(f"{rows} left out, the first of them in {source.first}.")
+    notes += [f"{context.counted(count, 'request')} left out: {reason}." for reason, count in source.unusable.items()]
+    if cut and most is not None:
+        notes.append(context.cut_note(cut, most))
     if not timed:
-        notes.append("The trace has no arrivals: how requests arrive is for the load generator to decide")
+        notes.append("The trace has no arrivals: how requests arrive is for the load generator to decide.")
     if name == "sharegpt" and source.tokenizer is None:
-        notes.append("Lengths are estimated from the texts' sizes, 4 bytes a token: no tokenizer was given")
-    return tuple(f"{note}." for note in [*notes, *source.notes])
+        notes.append("Lengths are estimated from the texts' sizes, 4 bytes a token: no tokenizer was given.")
+    return (*notes, *source.notes)

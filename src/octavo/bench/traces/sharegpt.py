@@ -19,7 +19,7 @@ from octavo.errors import RequestError
 
 ANSWERS = {"gpt", "chatgpt", "assistant", "bing", "bard", "model"}  # whom a turn may be "from", as found in such files
 QUESTIONS = {"human", "user", "system"}
-NO_ANSWER = "are of conversations without an answer"
+NO_ANSWER = "a conversation without an answer"
 
 
 def recognise(head: str) -> bool:
