@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from octavo.config import EngineConfig, ServerConfig
 from octavo.engine.client import EngineClient
 from octavo.engine.messages import Stats
-from octavo.errors import ConfigError
 from octavo.models.checkpoint import Checkpoint
 from octavo.models.load import open_checkpoint
 from octavo.server.app import create_app
 from octavo.server.body import BodyReader
 from octavo.server.connections import HttpServer
+from octavo.server.listen import address_of, listen
 from octavo.server.metrics import Metrics, at_rest
 from octavo.server.service import Service, sampling_defaults
 from octavo.version import __version__
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from octavo.models.chat import ChatTemplate
     from octavo.models.tokenizer import Tokenizer
 
-BACKLOG = 2048
 ENGINE_GRACE_S = 5.0  # for the engine to end once no request is left
 LAST_ANSWERS_S = 5  # for connections to take what they are told when the time to finish is over
 NOT_FOLLOWED = ("repetition_penalty", "min_p")  # of generation_config.json: changes the output, but is not supported yet
@@ -50,7 +48,7 @@ def serve(
     for an engine other than octavo's own.
     """
     checkpoint = checkpoint or open_checkpoint(engine_config.model)
-    with _listen(server_config.host, server_config.port) as listener:
+    with listen(server_config.host, server_config.port) as listener:
         serving = _Serving(engine_config, server_config, checkpoint, engine or EngineClient(), listener)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(serving.run())
@@ -178,45 +176,13 @@ class _Serving:
         width = max(map(len, lines))
         for name, value in lines.items():
             print(f"{name:{width}}  {value}")
-        host, port = self._listener.getsockname()[:2]
-        at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        print(f"octavo {__version__} serves {service.model} at http://{at}/v1", flush=True)
+        print(f"octavo {__version__} serves {service.model} at http://{address_of(self._listener)}/v1", flush=True)
 
 
 def _text_side(checkpoint: Checkpoint) -> tuple[Tokenizer, ChatTemplate | None]:
     tokenizer = checkpoint.tokenizer
     tokenizer.least_tokens("")  # looks through the vocabulary the first time
     return tokenizer, checkpoint.chat_template
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """A socket that listens while the engine starts: whoever connects waits until it can answer. Raises ConfigError.
-
-    Bound alone it would not hold the port: a second server could bind it too, and fail only after loading its model.
-    """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    except (socket.gaierror, UnicodeError) as error:
-        raise ConfigError(f"host is {host}: it is no address or name that can be resolved ({error}).") from None
-    listener = socket.socket(family, kind, protocol)
-    try:
-        with _listening_errors(host, port):
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(BACKLOG)
-            listener.setblocking(False)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
-
-
-@contextlib.contextmanager
-def _listening_errors(host: str, port: int) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(f"port {port} at {host} cannot be listened on: {(error.strerror or str(error)).lower()}.") from None
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
