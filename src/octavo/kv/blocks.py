@@ -84,6 +84,14 @@ class FreeExtents:
         self.cut(start, length)
         return start
 
+    def take_longest(self, most: int) -> tuple[int, int]:
+        """Remove up to ``most`` consecutive blocks: all of them from the shortest extent that has as many, else the longest extent.
+        There must be one. Returns the first block, and how many."""
+        length = min(most, self._lengths[-1])
+        start = self.take_run(length)
+        assert start is not None
+        return start, length
+
     def give(self, blocks: list[int]) -> None:
         """Add blocks; where they come in consecutive order, up or down, that is one step for all of them."""
         i = 0
