@@ -10,6 +10,7 @@ import types
 import typing
 from typing import Any
 
+from octavo.bench.capture import command as capture_command
 from octavo.config import EngineConfig, ServerConfig, Settings, from_mapping, read_toml
 from octavo.errors import ConfigError, OctavoError
 from octavo.version import __version__
@@ -56,6 +57,10 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument("--verbose", action="store_true", help="print the effective configuration and the speed")
     _add_settings(generate, EngineConfig)
     generate.set_defaults(run=_generate)
+
+    capture = commands.add_parser("capture", help="record real traffic as a trace of lengths and sharing, without its text")
+    capture_command.add_arguments(capture)
+    capture.set_defaults(run=capture_command.capture)
     return parser
 
 
