@@ -19,7 +19,7 @@ using namespace octavo;
 #endif
 
 // Raised whenever a function or a struct at this border changes.
-OCTAVO_API int octavo_abi_version() { return 1; }
+OCTAVO_API int octavo_abi_version() { return 2; }
 OCTAVO_API const char* octavo_isa() { return OCTAVO_ISA_NAME; }
 
 // To be called once, before anything that computes.

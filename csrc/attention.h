@@ -39,6 +39,7 @@ struct AttentionUnit {
 struct AttentionPlan {
     AttentionShape shape{};
     int window = 0;
+    int layers = 0;                     // that are cut by this plan
     std::vector<AttentionUnit> units;
     std::vector<AttentionUnit> merges;  // of units with partial results: all tiles of some queries and heads
     std::vector<int32_t> begins;        // item i is units [begins[i], begins[i + 1])

@@ -20,6 +20,7 @@ class Op : public Work {
 public:
     virtual int begin(Step& step) = 0;
     bool samples = false;   // counts as sampling, not as computing
+    bool attends = false;   // counts as attention
     bool selected = false;  // its rows are those that were selected, not all tokens of the step
 
 protected:

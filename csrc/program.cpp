@@ -186,7 +186,11 @@ const char* Program::attention(int layer, int q, int out, float scale, int windo
     op.args.ldo = int64_t(buffer(out).stride / sizeof(bf16));
     op.args.scale = scale;
     op.args.softcap = softcap;
-    add<MergeOp>().attention = &op;
+    op.attends = true;
+    plan->layers++;
+    MergeOp& merge = add<MergeOp>();
+    merge.attention = &op;
+    merge.attends = true;
     return nullptr;
 }
 
@@ -310,14 +314,33 @@ void Program::end(StepTimes& times) {
         last_sampled_[size_t(selected.slot)] = selected.sampled;
         sampling_[size_t(selected.slot)].drawn++;
     }
-    uint64_t sampling = 0;
-    for (size_t i = 0; i < ops_.size(); i++)
-        if (ops_[i]->samples && phases_[i].items > 0) sampling += phases_[i].ended - phases_[i].began;
+    uint64_t sampling = 0, attention = 0;
+    for (size_t i = 0; i < ops_.size(); i++) {
+        if (phases_[i].items == 0) continue;
+        const uint64_t spent = phases_[i].ended - phases_[i].began;
+        if (ops_[i]->samples) sampling += spent;
+        if (ops_[i]->attends) attention += spent;
+    }
     times.total_s = seconds() - began_s_;
     times.ticks_per_s = double(ticks() - began_ticks_) / times.total_s;
     times.sample_s = double(sampling) / times.ticks_per_s;
     times.busy_s = double(pool_.busy_ticks() - busy_before_) / times.ticks_per_s;
+    times.attention_s = double(attention) / times.ticks_per_s;
+    times.kv_read_bytes = kv_read_bytes();
     step_.batch = nullptr;
+}
+
+int64_t Program::kv_read_bytes() const {
+    int64_t tokens = 0;  // summed over the layers
+    for (const auto& plan : plans_) {
+        int64_t seen = 0;
+        for (const Row& row : step_.rows) {
+            const int first = plan->window > 0 ? std::max(0, row.start - plan->window + 1) : 0;  // that any of its queries sees
+            seen += row.start + row.length - first;
+        }
+        tokens += seen * plan->layers;
+    }
+    return tokens * 2 * step_.first_layer.token_stride;
 }
 
 void Program::op_items(int32_t* items) const {

@@ -41,6 +41,8 @@ struct StepTimes {
     double sample_s;  // of it, in sampling
     double busy_s;    // spent inside operations by all threads together
     double ticks_per_s;
+    double attention_s;     // of total_s, in attention
+    int64_t kv_read_bytes;  // keys and values that attention had to read at least once, in all layers
 };
 
 class Program {
@@ -81,6 +83,7 @@ private:
     AttentionPlan* plan_of(int window);
     const char* check(const Batch& batch) const;
     void take_rows(const Batch& batch);
+    int64_t kv_read_bytes() const;
 
     Pool& pool_;
     const ProgramSpec spec_;

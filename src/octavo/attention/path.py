@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from octavo.attention.batch import Batch, Group
+from octavo.attention.batch import Batch, Group, first_keys
 from octavo.attention.dense import batched
 from octavo.models.program import Attention
 from octavo.runner.launches import Launches
@@ -90,6 +91,9 @@ class AttentionPath(ABC):
 
     ``name`` is the setting that chooses the path. A path differs from the others in how it groups rows and how it brings their
     keys and values together; the arithmetic is the same.
+
+    Since ``begin``: attention_launches and attention_s of all calls of ``attend``; kv_read_bytes, gather_s and gather_bytes as in
+    ``StepRecord``.
     """
 
     name: str
@@ -100,6 +104,9 @@ class AttentionPath(ABC):
         self._prepared: dict[tuple[int | None, bool], list[Prepared]] = {}
         self._batch: Batch | None = None
         self._spaces: dict[str, Tensor] = {}
+        self._keys: dict[int | None, int] = {}  # by window: how many of all rows' keys are seen by some query
+        self.attention_launches = self.kv_read_bytes = self.gather_bytes = 0
+        self.attention_s = self.gather_s = 0.0
 
     @abstractmethod
     def describe(self) -> str:
@@ -118,6 +125,9 @@ class AttentionPath(ABC):
         """A new step."""
         self._batch = batch
         self._prepared.clear()
+        self._keys.clear()
+        self.attention_launches = self.kv_read_bytes = self.gather_bytes = 0
+        self.attention_s = self.gather_s = 0.0
 
     def attend(self, op: Attention, q: Tensor, cache: Tensor, out: Tensor) -> None:
         """Write the attention of the batch's queries to ``out``, ``[tokens, heads * dim]``.
@@ -125,7 +135,16 @@ class AttentionPath(ABC):
         q: ``[tokens, heads, dim]``, rotated, contiguous.
         cache: the layer's keys and values, ``[2, tokens of the arena, kv_heads * dim]``.
         """
+        begin, launched = time.perf_counter(), self.launches.count
+        self._attend(op, q, cache, out)
+        self.attention_s += time.perf_counter() - begin
+        self.attention_launches += self.launches.count - launched
+        self.kv_read_bytes += 2 * self._keys[op.window] * self.kv_heads * self.head_dim * self.dtype.itemsize
+
+    def _attend(self, op: Attention, q: Tensor, cache: Tensor, out: Tensor) -> None:
         assert self._batch is not None
+        if op.window not in self._keys:
+            self._keys[op.window] = int((self._batch.contexts - first_keys(self._batch, op.window)).sum())
         kind = op.window, op.softcap > 0
         if kind not in self._prepared:
             groups = self.groups(self._batch, op.window)
@@ -183,8 +202,11 @@ class AttentionPath(ABC):
 
     def _collected(self, prepared: Prepared, cache: Tensor) -> Tensor:
         group = prepared.group
+        begin = time.perf_counter()
         out = self._space("keys", (2, group.rows, self.kv_heads, group.keys, self.head_dim))
         self.collect(prepared, cache.view(-1, self.head_dim), out)
+        self.gather_s += time.perf_counter() - begin
+        self.gather_bytes += out.nbytes
         return out
 
     def _space(self, name: str, shape: tuple[int, ...]) -> Tensor:

@@ -16,7 +16,7 @@ from octavo import machine
 from octavo.errors import ConfigError
 from octavo.native import isa
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 MAX_SEGMENTS = 8
 
 
@@ -135,7 +135,14 @@ class CBatch(Structure):
 class CStepTimes(Structure):
     """csrc/program.h: StepTimes."""
 
-    _fields_ = (("total_s", c_double), ("sample_s", c_double), ("busy_s", c_double), ("ticks_per_s", c_double))
+    _fields_ = (
+        ("total_s", c_double),
+        ("sample_s", c_double),
+        ("busy_s", c_double),
+        ("ticks_per_s", c_double),
+        ("attention_s", c_double),
+        ("kv_read_bytes", c_int64),
+    )
 
 
 class CSampling(Structure):

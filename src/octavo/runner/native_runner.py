@@ -67,6 +67,7 @@ class NativeRunner(Runner):
         self._vocab = program.config.vocab
         self._kv_dtype = kv_dtype
         self._pool = Pool(library, threads, machine.allowed_cpus())
+        self.threads = self._pool.threads
         self._program = StepProgram(
             library,
             self._pool,
@@ -84,6 +85,7 @@ class NativeRunner(Runner):
         self._sampled = np.empty(max(slots, max_batched_tokens), np.int32)
         self._batch.sampled = self._sampled.ctypes.data
         self._items = np.empty(self._program.op_count, np.int32)
+        self._attends = np.array([label.endswith(".attention") for label in self._program.labels])
         # What the batch's pointers refer to, kept so that addresses are looked up only when they change.
         self._arena: object = None
         self._table: object = None
@@ -111,10 +113,21 @@ class NativeRunner(Runner):
         batch.moves, batch.move_count = ctypes.addressof(moves), len(moves)
         batch.logits = None if logits is None else logits.ctypes.data
         self._look_at(view)
-        launches = self._run_operations() if self._eager else self._run_step()
+        launches, attention_launches = self._run_operations() if self._eager else self._run_step()
         times = self._times
-        self.utilisation = times.busy_s / (times.total_s * self._pool.threads)
-        return StepResult(self._sampled[:sampled].copy(), times.total_s - times.sample_s, times.sample_s, launches, logits)
+        busy_s, total_s, sample_s = times.busy_s, times.total_s, times.sample_s
+        self.utilisation = busy_s / (total_s * self.threads)
+        return StepResult(
+            self._sampled[:sampled].copy(),
+            total_s - sample_s,
+            sample_s,
+            launches,
+            logits,
+            attention_launches=attention_launches,
+            attention_s=times.attention_s,
+            kv_read_bytes=times.kv_read_bytes,
+            busy_s=busy_s,
+        )
 
     def operation_seconds(self) -> dict[str, float]:
         """Seconds that each operation of the last step took, summed over operations of one label."""
@@ -125,12 +138,14 @@ class NativeRunner(Runner):
             found[label] = found.get(label, 0.0) + ticks / self._times.ticks_per_s
         return found
 
-    def _run_step(self) -> int:
+    # Each returns its launches, and how many of them are attention alone.
+
+    def _run_step(self) -> tuple[int, int]:
         library = self._library
         library.check(library.step(self._program.handle, ctypes.byref(self._batch), ctypes.byref(self._times)))
-        return 1
+        return 1, 0
 
-    def _run_operations(self) -> int:
+    def _run_operations(self) -> tuple[int, int]:
         library, handle, items = self._library, self._program.handle, self._items
         library.check(library.step_begin(handle, ctypes.byref(self._batch)))
         library.step_items(handle, items.ctypes.data)
@@ -138,7 +153,7 @@ class NativeRunner(Runner):
         for op in launches:
             library.step_op(handle, op)
         library.step_end(handle, ctypes.byref(self._times))
-        return len(launches)
+        return len(launches), int(np.count_nonzero(items[self._attends]))
 
     def _look_at(self, view: KVView) -> None:
         batch = self._batch

@@ -15,7 +15,7 @@ from octavo.attention.gather import GatherAttention
 from octavo.attention.path import AttentionPath
 from octavo.attention.per_request import PerRequestAttention
 from octavo.errors import ConfigError
-from octavo.kv.view import KVView
+from octavo.kv.view import KVView, Move
 from octavo.models.checkpoint import Checkpoint
 from octavo.models.program import (
     Attention,
@@ -91,7 +91,7 @@ class TorchRunner(Runner):
         self.keep_logits = False
         self._config = config = program.config
         self._dtype = TORCH_DTYPES[dtype]
-        self._threads = threads
+        self.threads = threads
         self._launches = launches = Launches()
         self._path = PATHS[attention](config.heads, config.kv_heads, config.head_dim, self._dtype, launches)
         self._sampler = Sampler(slots, launches)
@@ -115,24 +115,18 @@ class TorchRunner(Runner):
             "runner": f"torch {torch.__version__} ({torch.backends.cpu.get_cpu_capability()})",
             "attention": self._path.describe(),
             "dtype": name,
-            "threads": str(self._threads),
+            "threads": str(self.threads),
             "weights": f"{self._weight_bytes / 2**20:.1f} MiB as {name} (file: {kinds}; {' and '.join(sorted(self._products))})",
         }
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan, view: KVView) -> StepResult:
-        begin = time.perf_counter()
         self._launches.count = 0
         self._sampler.open(plan.opened)
         cache = self._view_arena(view)
-        for move in view.moves:
-            source = cache[:, :, move.source : move.source + move.tokens]
-            target = cache[:, :, move.target : move.target + move.tokens]
-            # A compaction may slide a run onto itself.
-            overlap = abs(move.source - move.target) < move.tokens
-            self._launches(target.copy_(self._launches(source.clone()) if overlap else source))
+        moving = self._move(cache, view.moves) if view.moves else 0.0
         if not plan.rows:
-            return StepResult(np.empty(0, np.int32), time.perf_counter() - begin, 0.0, self._launches.count)
+            return StepResult(np.empty(0, np.int32), moving, 0.0, self._launches.count)
         batch = Batch.of(plan.rows, view)
         selected, sampled, slots = _selection(plan.rows, batch)
         step = _Step(
@@ -145,6 +139,7 @@ class TorchRunner(Runner):
             {},
         )
         self._path.begin(batch)
+        begin = time.perf_counter()  # what came before, but for moves, is launching: putting the inputs together
         for operation in self._operations:
             operation(step)
         computed = time.perf_counter()
@@ -155,11 +150,27 @@ class TorchRunner(Runner):
             tokens = self._sampler.sample(slots, rows)
         return StepResult(
             tokens,
-            computed - begin,
+            moving + computed - begin,
             time.perf_counter() - computed,
             self._launches.count,
             logits.numpy() if self.keep_logits and logits is not None else None,
+            attention_launches=self._path.attention_launches,
+            attention_s=self._path.attention_s,
+            kv_read_bytes=self._path.kv_read_bytes,
+            gather_s=self._path.gather_s,
+            gather_bytes=self._path.gather_bytes,
         )
+
+    def _move(self, cache: Tensor, moves: tuple[Move, ...]) -> float:
+        """Carry out the moves; the seconds it took."""
+        begin = time.perf_counter()
+        for move in moves:
+            source = cache[:, :, move.source : move.source + move.tokens]
+            target = cache[:, :, move.target : move.target + move.tokens]
+            # A compaction may slide a run onto itself.
+            overlap = abs(move.source - move.target) < move.tokens
+            self._launches(target.copy_(self._launches(source.clone()) if overlap else source))
+        return time.perf_counter() - begin
 
     def _view_arena(self, view: KVView) -> Tensor:
         """The arena as ``[layers, 2, tokens, kv_heads * dim]`` of the compute dtype, not copied."""
