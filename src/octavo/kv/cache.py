@@ -10,6 +10,7 @@ from octavo.kv.layout import Layout
 from octavo.kv.prefix import Chain, PrefixIndex, PrefixStats
 from octavo.kv.usage import Usage
 from octavo.kv.view import KVView
+from octavo.kv.work import KVWork
 from octavo.scheduler.plan import StepPlan
 from octavo.units import format_bytes
 
@@ -40,6 +41,11 @@ class KVCache:
         self._refused: Chain | None = None  # of the sequence that did not fit last time: it will be tried again
         if prefix is not None:
             layout.on_evict = prefix.forget
+
+    @property
+    def work(self) -> KVWork:
+        """What the cache did since this was last cleared."""
+        return self.layout.work
 
     @property
     def capacity(self) -> int:
@@ -74,15 +80,18 @@ class KVCache:
             raise ValueError(f"slot {slot} already holds a sequence.")
         length = max(len(tokens), limit) if whole else len(tokens)
         if self.prefix is None:
-            if not self.layout.admit(slot, length, expected, limit):
+            if not self._place(slot, length, expected, limit, (), 0):
                 return None
             self._sequences[slot] = _Sequence(tokens, None, 0)
             return 0
+        work = self.work
+        begin = work.now()
         chain = self._refused
         if chain is None or chain.tokens is not tokens:
             chain = Chain(tokens, self.prefix.unit)
         shared, reused = self.prefix.match(chain)
-        if not self.layout.admit(slot, length, expected, limit, shared, reused):
+        work.match_s += work.now() - begin
+        if not self._place(slot, length, expected, limit, shared, reused):
             self._refused = chain
             return None
         self._refused = None
@@ -126,8 +135,11 @@ class KVCache:
 
     def release(self, slot: int) -> None:
         """Let go of all that a slot holds. The only place where memory returns. Nothing happens where it holds nothing."""
+        work = self.work
+        begin = work.now()
         self.layout.release(slot)
         self._sequences[slot] = None
+        work.release_s += work.now() - begin
 
     def view(self, plan: StepPlan) -> KVView:
         """Placement for one step, with the copies that have become due since the last one."""
@@ -136,6 +148,11 @@ class KVCache:
     def usage(self) -> Usage:
         """Where the arena's tokens are."""
         return self.layout.usage()
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the block tables that are in use."""
+        return self.layout.table_entries * self.layout.table.itemsize
 
     def reset_prefix(self) -> None:
         """Forget every prefix that could be shared; running sequences and the counters are not touched."""
@@ -165,8 +182,16 @@ class KVCache:
             if sequence is None and self.layout.filled[slot]:
                 raise IntegrityError(f"slot {slot} holds {self.layout.filled[slot]} tokens, but no sequence.")
 
+    def _place(self, slot: int, length: int, expected: int, limit: int, shared: tuple[int, ...], reused: int) -> bool:
+        work = self.work
+        begin, apart = work.now(), work.evict_s + work.table_s
+        placed = self.layout.admit(slot, length, expected, limit, shared, reused)
+        work.allocate_s += work.now() - begin - (work.evict_s + work.table_s - apart)
+        return placed
+
     def _offer(self, slot: int, sequence: _Sequence, prefix: PrefixIndex, length: int) -> None:
-        chain = sequence.chain
+        chain, work = sequence.chain, self.work
+        begin = work.now()
         assert chain is not None
         # The last token may have been computed before its id was known here.
         for i in range(sequence.offered, min(length, len(sequence.tokens)) // prefix.unit):
@@ -174,3 +199,4 @@ class KVCache:
             if digest not in prefix:
                 prefix.insert(digest, self.layout.offer(slot, i))
             sequence.offered = i + 1
+        work.offer_s += work.now() - begin

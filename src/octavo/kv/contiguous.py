@@ -75,6 +75,10 @@ class Contiguous(Layout):
         self._moves.clear()
         return moves
 
+    @property
+    def table_entries(self) -> int:
+        return len(self._runs)
+
     def usage(self) -> Usage:
         reserved = sum(length for _, length in self._runs.values())
         used = sum(self.filled)
@@ -122,6 +126,7 @@ class Contiguous(Layout):
                     self._holes[i] = (start + length, hole - length)
                 self._runs[slot] = (start, length)
                 self.table[slot, 0] = start
+                self.work.table_bytes += self.table.itemsize
                 self.run[slot] = length
                 self.filled[slot] = 0
                 return True

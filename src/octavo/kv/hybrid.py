@@ -20,6 +20,7 @@ class Hybrid(Paged):
     def __init__(self, capacity: int, slots: int, max_model_len: int, block_size: int, threshold: int):
         self.threshold = threshold
         super().__init__(capacity, slots, max_model_len, block_size)
+        self._in_runs = 0  # blocks of runs that have no table entry of their own
 
     def _make_pool(self, blocks: int) -> BlockPool:
         return BlockPool(blocks, runs=True)
@@ -34,6 +35,14 @@ class Hybrid(Paged):
                 return True
         return super().admit(slot, length, expected, limit, shared, reused)
 
+    @property
+    def table_entries(self) -> int:
+        return self.pool.references - self._in_runs
+
+    def release(self, slot: int) -> None:
+        self._leave_run(slot)
+        super().release(slot)
+
     def describe(self) -> dict[str, str]:
         return {**super().describe(), "hybrid_threshold": str(self.threshold)}
 
@@ -42,7 +51,16 @@ class Hybrid(Paged):
         self.table[slot, 0] = start * self.block_size
         self.run[slot] = self.room[slot] = count * self.block_size
         self.filled[slot] = 0
+        self._in_runs += count - 1
+        self.work.table_bytes += self.table.itemsize
+
+    def _leave_run(self, slot: int) -> None:
+        """Called before a run's blocks get entries of their own, or are given back."""
+        if self.run[slot] > self.block_size:
+            self._in_runs -= len(self.blocks[slot]) - 1
+            self.run[slot] = self.block_size
 
     def _as_blocks(self, slot: int) -> None:
         if self.run[slot] != self.block_size:
+            self._leave_run(slot)
             self._place(slot, self.blocks[slot], self.filled[slot])

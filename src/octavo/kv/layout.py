@@ -9,6 +9,7 @@ import numpy as np
 
 from octavo.kv.usage import Usage
 from octavo.kv.view import Int32s, Move
+from octavo.kv.work import KVWork
 
 
 class Layout(ABC):
@@ -20,6 +21,7 @@ class Layout(ABC):
     filled:   per slot, how many of its first positions hold computed tokens. The cache keeps it up to date; a layout reads it to
               count what is used and to copy no more than that. A layout sets it in ``admit``, ``fork`` and ``release``.
     on_evict: called with a handle that ``offer`` gave out once the tokens behind it are about to be overwritten.
+    work:     what was done, for the step record. A layout adds what it spends on further room, evicting, moving and tables.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Layout(ABC):
         self.run: Int32s = np.ones(slots, np.int32)
         self.filled: list[int] = [0] * slots
         self.on_evict: Callable[[int], None] = lambda handle: None
+        self.work = KVWork()
 
     @property
     @abstractmethod
@@ -79,6 +82,11 @@ class Layout(ABC):
     @abstractmethod
     def usage(self) -> Usage:
         """Where the arena's tokens are."""
+
+    @property
+    @abstractmethod
+    def table_entries(self) -> int:
+        """Entries of ``table`` that are in use."""
 
     @abstractmethod
     def describe(self) -> dict[str, str]:

@@ -39,7 +39,11 @@ class Paged(Layout):
         return BlockPool(blocks)
 
     def _evicted(self, block: int) -> None:
+        work = self.work
+        begin = work.now()
         self.on_evict(block)
+        work.evict_s += work.now() - begin
+        work.evicted_blocks += 1
 
     @property
     def longest(self) -> int:
@@ -81,6 +85,8 @@ class Paged(Layout):
         fresh = max(0, -(-length // size) - len(blocks))
         if fresh + copy > pool.available or length > self._longest:
             return False
+        work = self.work
+        begin, apart = work.now(), work.evict_s + work.table_s
         if fresh or copy:
             self._as_blocks(slot)
         if copy:
@@ -89,14 +95,19 @@ class Paged(Layout):
             pool.drop((source,))
             self._leave_split(slot, source)
             blocks[tail] = target
-            self.table[slot, tail] = target * size
         elif borrowed:
             pool.withdraw(blocks[tail])  # its parent may have filled it, and others would find what the parent wrote
-        for i in range(len(blocks), len(blocks) + fresh):
-            block = pool.take()
-            blocks.append(block)
-            self.table[slot, i] = block * size
+        for _ in range(fresh):
+            blocks.append(pool.take())
         self.room[slot] = len(blocks) * size
+        taken = work.now()
+        work.extend_s += taken - begin - (work.evict_s + work.table_s - apart)
+        if copy:
+            self.table[slot, tail] = blocks[tail] * size
+        for i in range(len(blocks) - fresh, len(blocks)):
+            self.table[slot, i] = blocks[i] * size
+        work.table_s += work.now() - taken
+        work.table_bytes += (fresh + copy) * self.table.itemsize
         return True
 
     def fork(self, parent: int, child: int, length: int) -> bool:
@@ -136,6 +147,10 @@ class Paged(Layout):
         moves = tuple(self._moves)
         self._moves.clear()
         return moves
+
+    @property
+    def table_entries(self) -> int:
+        return self.pool.references
 
     def usage(self) -> Usage:
         pool, size = self.pool, self.block_size
@@ -187,8 +202,12 @@ class Paged(Layout):
 
     def _place(self, slot: int, blocks: list[int], filled: int) -> None:
         """Give a slot these blocks, by a table row with one entry each."""
+        work = self.work
+        begin = work.now()
         self.blocks[slot] = blocks
         self.table[slot, : len(blocks)] = np.array(blocks, np.int64) * self.block_size
+        work.table_s += work.now() - begin
+        work.table_bytes += len(blocks) * self.table.itemsize
         self.run[slot] = self.block_size
         self.room[slot] = len(blocks) * self.block_size
         self.filled[slot] = filled

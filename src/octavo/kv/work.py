@@ -1,0 +1,46 @@
+"""KVWork: what the KV cache did, for the step record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class KVWork:
+    """Sums since ``clear``, in seconds of ``now``, each without the others. The cache and its layout add to them where the work
+    is done; what takes less than reading the clock (an ``extend`` that finds room in the last block) is not measured.
+
+    allocate_s:   placing an admitted sequence. extend_s: further room for a running one.
+    evict_s:      giving up cached prefixes. evicted_blocks: how many.
+    release_s:    taking memory back.
+    match_s:      hashing and looking up what a sequence brings. offer_s: entering what it has computed.
+    compaction_s: deciding on moves that join holes.
+    table_s:      writing block tables. table_bytes: bytes written.
+    """
+
+    now: Callable[[], float] = time.monotonic
+    allocate_s: float = 0.0
+    extend_s: float = 0.0
+    evict_s: float = 0.0
+    release_s: float = 0.0
+    match_s: float = 0.0
+    offer_s: float = 0.0
+    compaction_s: float = 0.0
+    table_s: float = 0.0
+    table_bytes: int = 0
+    evicted_blocks: int = 0
+
+    def total_s(self) -> float:
+        """All seconds."""
+        return (
+            self.allocate_s + self.extend_s + self.evict_s + self.release_s + self.match_s + self.offer_s + self.compaction_s
+            + self.table_s
+        )  # fmt: skip
+
+    def clear(self) -> None:
+        """Begin again at nothing."""
+        self.allocate_s = self.extend_s = self.evict_s = self.release_s = 0.0
+        self.match_s = self.offer_s = self.compaction_s = self.table_s = 0.0
+        self.table_bytes = self.evicted_blocks = 0
