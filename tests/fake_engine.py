@@ -5,7 +5,8 @@ from __future__ import annotations
 from octavo.engine.core import EngineCore
 from octavo.kv.arena import KVSpec
 from octavo.kv.factory import build_cache
-from octavo.observe.clock import RealClock
+from octavo.observe.clock import Clock, RealClock
+from octavo.observe.recorder import Recorder
 from octavo.request import Request, SamplingParams
 from octavo.scheduler.scheduler import Scheduler
 from tests.fake_runner import FakeRunner
@@ -27,6 +28,8 @@ def fake_engine(
     threshold: int = 64,
     max_preemptions: int = 4,
     eos: tuple[int, ...] = (),
+    clock: Clock | None = None,
+    recorder: Recorder | None = None,
 ) -> EngineCore:
     """An engine of ``slots`` sequences over ``capacity`` tokens of KV cache."""
     kv = build_cache(
@@ -40,7 +43,7 @@ def fake_engine(
         hybrid_threshold=threshold,
         prefix_caching=prefix_caching,
     )
-    clock = RealClock()
+    clock = clock or RealClock()
     scheduler = Scheduler(
         kv,
         clock,
@@ -50,6 +53,7 @@ def fake_engine(
         max_preemptions=max_preemptions,
         vocab=VOCAB,
         eos_token_ids=eos,
+        recorder=recorder or Recorder(clock),
     )
     return EngineCore(scheduler, kv, FakeRunner(capacity, slots, VOCAB), clock, {})
 

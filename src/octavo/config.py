@@ -131,6 +131,15 @@ class EngineConfig(Settings):
         low=0,
     )
     threads: int | None = setting(None, "compute threads; unset: the CPUs that this process may use", low=1, high=4096)
+    record: str | None = setting(
+        None, "a file, replaced if it exists, that gets a line for every step and a few for every request; octavo trace shows it"
+    )
+    profile: int | None = setting(
+        None,
+        "steps to run under torch's profiler, after the first few (torch runner, and with record: saved beside it)",
+        low=1,
+        high=10_000,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -143,6 +152,10 @@ class EngineConfig(Settings):
             )
         if self.kv_layout == "contiguous" and self.enable_prefix_caching:
             raise ConfigError("enable_prefix_caching is true with kv_layout=contiguous: not supported yet; use paged or hybrid.")
+        if self.profile is not None and self.record is None:
+            raise ConfigError(
+                f"profile is {self.profile} without record: the profile is saved beside the record and shown with it; set both."
+            )
         self._only_with("contiguous_reserve", "contiguous")
         self._only_with("hybrid_threshold", "hybrid")
         self._only_with("block_size", "paged", "hybrid")  # contiguous has no blocks,

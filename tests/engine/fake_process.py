@@ -17,6 +17,9 @@ import msgspec
 from octavo.engine.messages import Outputs, Ready, Stats
 from octavo.engine.process import run
 from octavo.errors import ConfigError, IntegrityError, RequestError
+from octavo.observe.clock import RealClock
+from octavo.observe.record import Header, StepRecord
+from octavo.observe.recorder import Recorder
 from octavo.request import Request, TokenUpdate
 
 # As a request's seed
@@ -38,6 +41,13 @@ class FakeCore:
         self._sent: dict[str, int] = {}
         self._leak = False
         self._totals = Stats()
+        self._recorder = Recorder(RealClock())
+        self._recorder.begin(
+            Header(
+                octavo="test", machine={}, config={}, monotonic=time.monotonic(), unix=time.time(), threads=1, kv_token_bytes=1,
+                kv_capacity=CAPACITY, block_size=16, block_tables_bytes=0, max_model_len=CONTEXT,
+            )
+        )  # fmt: skip
 
     def add(self, request: Request) -> None:
         seed = request.params.seed
@@ -58,15 +68,20 @@ class FakeCore:
         return bool(self._running)
 
     def step(self) -> Outputs:
+        start = time.monotonic()
         time.sleep(STEP_S)
         updates = [self._advance(request) for request in self._running.values()]
         for update in updates:
             if update.finish:
                 del self._running[update.id]
         self._totals.steps += 1
-        self._totals.step_tokens = len(updates)
         self._totals.generation_tokens += len(updates)
-        return Outputs(updates, self.stats())
+        end = time.monotonic()
+        step = StepRecord(
+            step=self._totals.steps, start=start, submitted=start, done=end, end=end, execute_s=end - start, wait_s=end - start,
+            sequences=len(updates), decode_tokens=len(updates), launches=1,
+        )  # fmt: skip
+        return Outputs(updates, self.stats(), self._recorder.step(step))
 
     def _advance(self, request: Request) -> TokenUpdate:
         params = request.params
@@ -97,6 +112,15 @@ class FakeCore:
 
     def ready(self) -> Ready:
         return Ready({"core": "fake", "pid": str(os.getpid())}, CONTEXT, CAPACITY, 16)
+
+    def window(self, *, seconds: float | None = None, steps: int | None = None) -> bytes:
+        return self._recorder.window(seconds=seconds, steps=steps)
+
+    def text_time(self, id: str, seconds: float) -> None:
+        self._recorder.text_time(id, seconds)
+
+    def close_record(self) -> None:
+        self._recorder.close()
 
     def check(self) -> None:
         if self._leak:

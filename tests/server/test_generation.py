@@ -28,6 +28,7 @@ class Script:
         self.updates = updates
         self.metrics = Metrics("tiny", Stats)
         self.aborted: list[str] = []
+        self.text_times: list[tuple[str, float]] = []
 
     async def generate(self, request: Request) -> AsyncGenerator[TokenUpdate, None]:
         for update in self.updates:
@@ -36,6 +37,9 @@ class Script:
 
     async def abort(self, request_id: str) -> None:
         self.aborted.append(request_id)
+
+    def text_time(self, request_id: str, seconds: float) -> None:
+        self.text_times.append((request_id, seconds))
 
 
 def play(model: Path, updates: list[TokenUpdate], **params: Any) -> tuple[Generation, str, Script]:
@@ -100,6 +104,13 @@ def test_cached_tokens_are_those_of_the_first_admission(model: Path, digits: lis
     updates = [update(digits[:2], cached=1), update(digits[2:4], "length", cached=2)]
     generation, _, _ = play(model, updates)  # preempted in between, and found more
     assert generation.usage.prompt_tokens_details.cached_tokens == 1
+
+
+def test_the_engine_hears_once_what_a_request_s_text_took(model: Path, digits: list[int]) -> None:
+    _, _, engine = play(model, [update(digits[:2]), update(digits[2:], "length")])
+    ((name, seconds),) = engine.text_times
+    assert name == "r"
+    assert seconds > 0
 
 
 @pytest.mark.parametrize(("asked", "default", "expected"), [(None, None, None), (None, 16, 16), (None, 200, 98), (7, 16, 7)])

@@ -20,6 +20,9 @@ from octavo.models.decoder import build_program
 from octavo.models.load import open_checkpoint
 from octavo.models.program import Program
 from octavo.observe.clock import RealClock
+from octavo.observe.file import RecordFile
+from octavo.observe.profile import profile_path
+from octavo.observe.recorder import Recorder
 from octavo.runner.base import Runner
 from octavo.runner.choice import Choice, choose_runner
 from octavo.scheduler.scheduler import Scheduler
@@ -38,8 +41,9 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> 
     memory = _kv_memory(config)
     max_model_len = _max_model_len(config, model, memory, spec.token_bytes)
     kv = _build_cache(config, spec, memory, max_model_len)
-    runner = _build_runner(config, choice, program, checkpoint, max_model_len)
     clock = RealClock()
+    recorder = Recorder(clock, RecordFile(config.record) if config.record else None)
+    runner = _build_runner(config, choice, program, checkpoint, max_model_len)
     max_preemptions = DEFAULT_MAX_PREEMPTIONS if config.max_preemptions is None else config.max_preemptions
     scheduler = Scheduler(
         kv,
@@ -51,6 +55,7 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> 
         vocab=model.vocab,
         eos_token_ids=model.eos_token_ids,
         seed=config.seed,
+        recorder=recorder,
     )
     preempts = "" if config.kv_layout == "contiguous" else f", at most {max_preemptions} preemptions a request"
     effective = {
@@ -61,8 +66,18 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> 
         "max_model_len": f"{max_model_len}",
         "batch": f"{config.max_num_seqs} sequences, {config.max_num_batched_tokens} tokens a step",
         "scheduling": f"chunked prefill mixed with decode, not overlapped{preempts}",
+        **({"record": config.record} if config.record else {}),
+        **({"profile": f"{config.profile} steps, {profile_path(config.record)}"} if config.record and config.profile else {}),
     }
     return EngineCore(scheduler, kv, runner, clock, effective)
+
+
+def longest_request(config: EngineConfig, checkpoint: Checkpoint) -> int:
+    """The max_model_len that ``build_engine`` would come to, without building anything. Raises ConfigError as it would."""
+    model = checkpoint.config
+    kv_dtype = choose_runner(config, build_program(model)).kv_dtype
+    spec = KVSpec(model.layers, model.kv_heads, model.head_dim, kv_dtype)
+    return _max_model_len(config, model, _kv_memory(config), spec.token_bytes)
 
 
 def _build_runner(config: EngineConfig, choice: Choice, program: Program, checkpoint: Checkpoint, max_model_len: int) -> Runner:
@@ -92,7 +107,7 @@ def _build_runner(config: EngineConfig, choice: Choice, program: Program, checkp
         )
     from octavo.runner.torch_runner import TorchRunner  # imports torch: 1.2 s or more, so only once it is needed
 
-    return TorchRunner(
+    runner = TorchRunner(
         program,
         checkpoint,
         dtype=choice.dtype,
@@ -102,6 +117,11 @@ def _build_runner(config: EngineConfig, choice: Choice, program: Program, checkp
         max_model_len=max_model_len,
         max_batched_tokens=config.max_num_batched_tokens,
     )
+    if config.profile is None or config.record is None:
+        return runner
+    from octavo.runner.profiled import ProfiledRunner
+
+    return ProfiledRunner(runner, config.profile, profile_path(config.record))
 
 
 def _kv_memory(config: EngineConfig) -> int:

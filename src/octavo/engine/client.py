@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import logging
 import os
 import shutil
@@ -18,8 +19,23 @@ import zmq
 import zmq.asyncio
 
 from octavo.config import EngineConfig
-from octavo.engine.messages import Abort, Add, Failed, FromEngine, Outputs, Ready, Rejected, Shutdown, Stats, ToEngine
+from octavo.engine.messages import (
+    Abort,
+    Add,
+    Failed,
+    FromEngine,
+    GetWindow,
+    Outputs,
+    Ready,
+    Rejected,
+    Shutdown,
+    Stats,
+    TextTime,
+    ToEngine,
+    Window,
+)
 from octavo.errors import EngineDeadError, EngineError, OctavoError, RequestError
+from octavo.observe.recorder import check_window
 from octavo.request import Request, TokenUpdate
 
 CHILD = (sys.executable, "-m", "octavo.engine.process")
@@ -48,6 +64,8 @@ class EngineClient:
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(FromEngine).decode
         self._mail: dict[str, _Mailbox] = {}
+        self._windows: dict[int, asyncio.Future[bytes]] = {}
+        self._numbers = itertools.count()
         self._process: asyncio.subprocess.Process | None = None
         self._context: zmq.asyncio.Context | None = None
         self._socket: zmq.asyncio.Socket | None = None
@@ -150,6 +168,25 @@ class EngineClient:
         with before."""
         self._send(Abort([request_id], stopped=True))
 
+    def text_time(self, request_id: str, seconds: float) -> None:
+        """Tell the record what turning a request's tokens into text took. To be called once the request has ended."""
+        if self.dead is None:
+            self._send(TextTime(request_id, seconds))
+
+    async def window(self, *, seconds: float | None = None, steps: int | None = None) -> bytes:
+        """What the engine recorded lately: see ``Recorder.window``. Raises RequestError for what is no window, EngineDeadError
+        when the engine is or goes away."""
+        check_window(seconds, steps)
+        self.check_alive()
+        number = next(self._numbers)
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._windows[number] = answer
+        try:
+            self._send(GetWindow(number, seconds, steps))
+            return await answer
+        finally:
+            del self._windows[number]
+
     def check_alive(self) -> None:
         """Raise EngineDeadError if the engine is gone."""
         if self.dead is not None:
@@ -178,6 +215,10 @@ class EngineClient:
             if box := self._mail.get(message.id):
                 internal = message.internal
                 box.fail(EngineError(message.message) if internal else RequestError(message.message, message.param))
+        elif isinstance(message, Window):
+            answer = self._windows.get(message.number)
+            if answer is not None and not answer.done():  # whoever asked may have left
+                answer.set_result(message.record)
         elif isinstance(message, Failed):
             self._die(message.message, ready)
         elif not ready.done():
@@ -206,6 +247,9 @@ class EngineClient:
             ready.set_exception(EngineDeadError(self.dead))
         for box in self._mail.values():
             box.fail(EngineDeadError(self.dead))
+        for answer in self._windows.values():
+            if not answer.done():
+                answer.set_exception(EngineDeadError(self.dead))
 
 
 class _Mailbox:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -190,6 +191,7 @@ class LLM:
             if request.output.finished:
                 del self._live[update.id]
                 self.core.abort([update.id], stopped=True)  # a stop string: the engine does not know yet
+                self.core.text_time(update.id, request.text_s)
 
 
 class _Live:
@@ -201,6 +203,7 @@ class _Live:
         self.completion = CompletionOutput()
         self.changed: deque[_Live] = deque()  # of whoever waits for it
         self.queued = False  # in there
+        self.text_s = 0.0  # spent on turning tokens into text
         metrics = RequestMetrics(arrival=request.arrival)
         self.output = RequestOutput(request.id, prompt, request.prompt, [self.completion], False, metrics=metrics)
 
@@ -208,7 +211,9 @@ class _Live:
         """Add what came."""
         completion, metrics = self.completion, self.output.metrics
         completion.token_ids += update.tokens
+        begin = time.perf_counter()
         completion.text += self.text.take(update)
+        self.text_s += time.perf_counter() - begin
         metrics.scheduled, metrics.first_token = update.scheduled, update.first_token
         self.output.num_cached_tokens = update.cached
         if self.text.stop_string is not None:

@@ -31,12 +31,6 @@ class Stats(msgspec.Struct, kw_only=True, array_like=True):
     prompt_tokens: int = 0  # computed, not taken from the prefix cache
     generation_tokens: int = 0
     steps: int = 0
-    step_tokens: int = 0  # of the last step alone
-    launches: int = 0
-    schedule_s: float = 0.0
-    prepare_s: float = 0.0
-    execute_s: float = 0.0
-    sample_s: float = 0.0
 
     def kv_bytes(self) -> dict[str, int]:
         """Bytes of the KV cache as they are now: "reserved" by sequences, "used" by computed tokens, and "wasted": reserved and
@@ -70,6 +64,21 @@ class Abort(msgspec.Struct, tag="abort", array_like=True):
     stopped: bool = False  # a stop string ended them, which only the client sees: they count as finished
 
 
+class TextTime(msgspec.Struct, tag="text_time", array_like=True):
+    """Client to engine, for the record: what turning a request's tokens into text took, once it has ended."""
+
+    id: str
+    seconds: float
+
+
+class GetWindow(msgspec.Struct, tag="get_window", array_like=True):
+    """Client to engine: what was recorded lately; one of ``seconds`` and ``steps`` is given. Answered by a Window."""
+
+    number: int
+    seconds: float | None = None
+    steps: int | None = None
+
+
 class Shutdown(msgspec.Struct, tag="shutdown", array_like=True):
     """Client to engine: end now."""
 
@@ -81,13 +90,25 @@ class Ready(msgspec.Struct, tag="ready", array_like=True):
     max_model_len: int
     kv_capacity_tokens: int
     block_size: int  # 0: the layout has no blocks
+    threads: int = 1  # that compute
 
 
 class Outputs(msgspec.Struct, tag="outputs", array_like=True):
-    """Engine to client: what one step brought. ``stats`` already counts the blocks freed by the requests that end here."""
+    """Engine to client: what one step brought. ``stats`` already counts the blocks freed by the requests that end here.
+
+    step: the line of the step's record (``octavo.observe``); empty where there was no step, only requests that were aborted.
+    """
 
     updates: list[TokenUpdate]
     stats: Stats
+    step: bytes = b""
+
+
+class Window(msgspec.Struct, tag="window", array_like=True):
+    """Engine to client: the record that was asked for."""
+
+    number: int
+    record: bytes
 
 
 class Rejected(msgspec.Struct, tag="rejected", array_like=True):
@@ -105,5 +126,5 @@ class Failed(msgspec.Struct, tag="failed", array_like=True):
     message: str
 
 
-ToEngine = Add | Abort | Shutdown
-FromEngine = Ready | Outputs | Rejected | Failed
+ToEngine = Add | Abort | TextTime | GetWindow | Shutdown
+FromEngine = Ready | Outputs | Window | Rejected | Failed

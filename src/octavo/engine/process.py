@@ -19,7 +19,19 @@ import msgspec
 import zmq
 
 from octavo.config import EngineConfig, from_mapping
-from octavo.engine.messages import Add, Failed, FromEngine, Outputs, Rejected, Shutdown, ToEngine
+from octavo.engine.messages import (
+    Abort,
+    Add,
+    Failed,
+    FromEngine,
+    GetWindow,
+    Outputs,
+    Rejected,
+    Shutdown,
+    TextTime,
+    ToEngine,
+    Window,
+)
 from octavo.errors import OctavoError, RequestError
 
 if TYPE_CHECKING:
@@ -56,7 +68,9 @@ class EngineProcess:
             self._loop(core)
             core.close()
         except Exception as error:
-            return self._fail("The engine stopped", error)
+            status = self._fail("The engine stopped", error)
+            core.close_record()  # what led to this is what one wants to see
+            return status
         return 0
 
     def _loop(self, core: EngineCore) -> None:
@@ -69,15 +83,27 @@ class EngineProcess:
                 if not self._socket.poll(ORPHAN_CHECK_MS):
                     continue
             for message in self._drain():
-                checked = False
                 if isinstance(message, Shutdown):
                     return
-                if isinstance(message, Add):
-                    self._add(core, message)
-                elif updates := core.abort(message.ids, message.stopped):
-                    self._send(Outputs(updates, core.stats()))
+                checked = self._take(core, message) and checked
             if core.has_work:
                 self._send(core.step())
+
+    def _take(self, core: EngineCore, message: Add | Abort | TextTime | GetWindow) -> bool:
+        """Do what a message asks for. Returns whether nothing was changed by it."""
+        match message:
+            case Add():
+                self._add(core, message)
+                return False
+            case Abort():
+                if updates := core.abort(message.ids, message.stopped):
+                    self._send(Outputs(updates, core.stats()))
+                return False
+            case TextTime():
+                core.text_time(message.id, message.seconds)
+            case GetWindow():
+                self._send(Window(message.number, core.window(seconds=message.seconds, steps=message.steps)))
+        return True
 
     def _drain(self) -> list[ToEngine]:
         messages: list[ToEngine] = []

@@ -17,5 +17,4 @@ class Clock(ABC):
 class RealClock(Clock):
     """``time.monotonic()``: one time line for all processes of a Linux machine."""
 
-    def now(self) -> float:
-        return time.monotonic()
+    now = staticmethod(time.monotonic)  # read several times a step: no frame of Python around it

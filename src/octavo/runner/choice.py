@@ -54,6 +54,11 @@ def _torch_runs(why: str | None) -> str:
 
 def _against_native(config: EngineConfig, program: Program) -> str | None:
     """Why the native runner cannot be used; None where it can."""
+    if config.profile is not None:
+        return (
+            f"profile is {config.profile}, and torch's profiler sees the torch runner only; record alone takes in every step of "
+            "the native one"
+        )
     if config.attention != "fused":
         return f"attention={config.attention} exists on the torch runner only"
     if config.dtype in ("float32", "float16"):

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from octavo.errors import RequestError
 from octavo.kv.cache import KVCache
 from octavo.observe.clock import Clock
+from octavo.observe.recorder import NoRecorder, Recorder
 from octavo.request import FinishReason, Request, TokenUpdate
 from octavo.runner.base import StepResult
 from octavo.scheduler.expectation import OutputExpectation
@@ -24,6 +25,10 @@ class Scheduler:
 
     A sequence that was preempted ``max_preemptions`` times is admitted again only with room for all it may ever hold, and is
     then never a victim.
+
+    planned_tokens, planned_decodes: of the last plan, its tokens and those of them that continue what the step before sampled.
+    preemptions, recomputed_tokens, prompt_tokens, generation_tokens: counters since start. A token that a preemption loses counts
+    as recomputed once its sequence is admitted again.
     """
 
     def __init__(
@@ -38,6 +43,7 @@ class Scheduler:
         vocab: int,
         eos_token_ids: Iterable[int] = (),
         seed: int | None = 0,
+        recorder: Recorder | None = None,
     ):
         self.kv = kv
         self.clock = clock
@@ -48,7 +54,11 @@ class Scheduler:
         self.eos_token_ids = frozenset(eos_token_ids)
         self.waiting = WaitingQueue()
         self.running = RunningSet()
+        self.recorder = recorder or NoRecorder()
+        self.planned_tokens = 0
+        self.planned_decodes = 0
         self.preemptions = 0
+        self.recomputed_tokens = 0
         self.prompt_tokens = 0
         self.generation_tokens = 0
         self.expectation = OutputExpectation()
@@ -91,6 +101,7 @@ class Scheduler:
         self._arrivals += 1
         self._sequences[request.id] = sequence
         self.waiting.push(sequence)
+        self.recorder.arrived(request.id, request.arrival, prompt, asked, request.priority)
 
     def abort(self, request_id: str, stopped: bool = False) -> TokenUpdate | None:
         """Drop a request wherever it is; its memory is free on return. None where it is not known (any more).
@@ -107,6 +118,8 @@ class Scheduler:
             self.waiting.discard(sequence)
         else:
             self._leave(sequence)
+        reason = FinishReason.STOP if stopped else FinishReason.ABORT
+        self.recorder.finished(self.clock.now(), request_id, self._steps, reason, sequence.drawn)
         return self._update(sequence, [], FinishReason.ABORT)
 
     # ---- a step
@@ -118,9 +131,11 @@ class Scheduler:
         self._planned = []
         preempted = self.preemptions
         budget = self._plan_decodes(rows)
+        self.planned_decodes = len(rows)
         budget = self._plan_prefills(rows, budget)
         if self.preemptions == preempted:  # who was just put out must not be overtaken by whoever fits into its place
-            self._admit(rows, opened, budget)
+            budget = self._admit(rows, opened, budget)
+        self.planned_tokens = self.max_num_batched_tokens - budget
         self._steps += 1
         return StepPlan(self._steps, tuple(rows), tuple(opened))
 
@@ -146,12 +161,13 @@ class Scheduler:
                 budget -= self._take_chunk(sequence, min(pending, budget), rows)
         return budget
 
-    def _admit(self, rows: list[Row], opened: list[SlotSampling], budget: int) -> None:
-        """New sequences in order of rank, while there are tokens, slots and memory for the first in line."""
+    def _admit(self, rows: list[Row], opened: list[SlotSampling], budget: int) -> int:
+        """New sequences in order of rank, while there are tokens, slots and memory for the first in line. Returns the tokens that
+        are left."""
         while budget and self._free_slots:
             sequence = self.waiting.first()
             if sequence is None:
-                return
+                break
             slot = self._free_slots[-1]
             cached = self.kv.admit(
                 slot,
@@ -162,17 +178,21 @@ class Scheduler:
             )
             if cached is None:
                 assert len(self.running), "an empty cache holds any request that was accepted"
-                return
+                break
             self.waiting.pop()
             self._free_slots.pop()
             sequence.slot, sequence.cached = slot, cached
             sequence.computed = sequence.planned = cached
             sequence.admitted = len(sequence.tokens)
-            sequence.scheduled = sequence.scheduled or self.clock.now()
+            now = self.clock.now()
+            sequence.scheduled = sequence.scheduled or now
+            self.recomputed_tokens += max(0, sequence.lost - cached)
+            self.recorder.scheduled(now, sequence.request.id, self._steps + 1, slot, len(sequence.tokens), cached)
             self.running.add(sequence)
             p = sequence.request.params
             opened.append(SlotSampling(slot, p.temperature, p.top_p, p.top_k, sequence.seed, sequence.drawn))
             budget -= self._take_chunk(sequence, min(len(sequence.tokens) - cached, budget), rows)
+        return budget
 
     def _take_chunk(self, sequence: Sequence, length: int, rows: list[Row]) -> int:
         self._take(sequence, length, sequence.tokens[sequence.planned : sequence.planned + length], rows)
@@ -198,13 +218,16 @@ class Scheduler:
                 continue
             token = next(sampled)
             sequence.tokens.append(token)
-            sequence.first_token = sequence.first_token or now
+            if not sequence.first_token:
+                sequence.first_token = now
+                self.recorder.first_token(now, sequence.request.id, plan.step)
             self.generation_tokens += 1
             finish, stop_token = self._finish(sequence, token)
             if finish is not None:
                 self._leave(sequence)
                 del self._sequences[sequence.request.id]
                 self.expectation.observe(sequence.drawn)
+                self.recorder.finished(now, sequence.request.id, plan.step, finish, sequence.drawn)
             updates.append(self._update(sequence, [token], finish, stop_token))
         return updates
 
@@ -228,6 +251,8 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         self._leave(sequence)
+        self.recorder.preempted(sequence.request.id, self._steps + 1, sequence.computed)
+        sequence.lost = sequence.computed
         sequence.computed = sequence.planned = 0
         sequence.preemptions += 1
         self.preemptions += 1

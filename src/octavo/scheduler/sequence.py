@@ -19,6 +19,7 @@ class Sequence:
     computed: how many of ``tokens`` have keys and values in the cache.
     planned:  how many will have once the step under way is done.
     stops:    its stop tokens.
+    lost:     how many had, before it was preempted.
     admitted: len(tokens) when it was last admitted: tokens beyond were sampled in its present slot.
     """
 
@@ -30,6 +31,7 @@ class Sequence:
     slot: int = -1
     computed: int = 0
     planned: int = 0
+    lost: int = 0
     admitted: int = 0
     cached: int = 0
     preemptions: int = 0

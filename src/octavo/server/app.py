@@ -23,7 +23,16 @@ from octavo.server.completions import completion_events, open_completion, whole_
 from octavo.server.errors import ApiError, on_error, on_http_error, on_unexpected
 from octavo.server.generation import Generation
 from octavo.server.openapi import document
-from octavo.server.protocol import ChatRequest, CompletionRequest, Health, ModelList, SamplingFields, Version, encode
+from octavo.server.protocol import (
+    ChatRequest,
+    CompletionRequest,
+    Health,
+    ModelList,
+    SamplingFields,
+    Version,
+    WindowRequest,
+    encode,
+)
 from octavo.server.service import Service, off_loop
 from octavo.server.sse import EventStream, unless_disconnected
 from octavo.version import __version__
@@ -34,6 +43,9 @@ Whole = Callable[[Service, Generation], Awaitable[bytes]]
 Events = Callable[[Service, Generation, bool], AsyncGenerator[bytes, None]]
 
 CLIENT_LEFT = 499  # nobody reads it
+RECORD_TYPE = "application/x-ndjson"  # a JSON value on each line
+RECORD_HEADERS = {"Content-Disposition": 'attachment; filename="octavo-record.jsonl"'}
+GUARDED = ("/v1", "/debug")  # paths that the key is asked for
 
 
 def create_app(service: Service, api_key: str | None, bodies: BodyReader) -> Starlette:
@@ -88,6 +100,11 @@ def create_app(service: Service, api_key: str | None, bodies: BodyReader) -> Sta
     async def metrics(_: Request) -> Response:
         return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
+    async def record(request: Request) -> Response:
+        asked = parse(await bodies.read(request), WindowRequest)
+        found = await unless_disconnected(request.receive, service.engine.window(seconds=asked.seconds, steps=asked.steps))
+        return _left() if found is None else Response(found, media_type=RECORD_TYPE, headers=RECORD_HEADERS)
+
     async def version(_: Request) -> Response:
         return _json(encode(Version(__version__)))
 
@@ -102,6 +119,7 @@ def create_app(service: Service, api_key: str | None, bodies: BodyReader) -> Sta
             Route("/v1/models/{model:path}", model),
             Route("/health", health),
             Route("/metrics", metrics),
+            Route("/debug/record", record, methods=["POST"]),
             Route("/version", version),
             Route("/openapi.json", openapi),
         ],
@@ -124,14 +142,14 @@ def _left() -> Response:
 
 
 class _Authentication:
-    """Lets a request for /v1 pass if it brings the key; everything else is open, as in vLLM."""
+    """Lets a request for one of the GUARDED paths pass if it brings the key; everything else is open, as in vLLM."""
 
     def __init__(self, app: ASGIApp, key: str):
         self._app = app
         self._key = key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"].startswith("/v1") and not self._admitted(scope):
+        if scope["type"] == "http" and scope["path"].startswith(GUARDED) and not self._admitted(scope):
             error = ApiError(401, "The API key is missing or wrong: send it as 'Authorization: Bearer KEY'.")
             await error.response({"WWW-Authenticate": "Bearer"})(scope, receive, send)
         else:

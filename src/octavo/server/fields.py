@@ -10,7 +10,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from octavo.errors import RequestError
-from octavo.server.protocol import ChatMessage, ChatRequest, CompletionRequest, ContentPart, StreamOptions, encode
+from octavo.server.protocol import (
+    ChatMessage,
+    ChatRequest,
+    CompletionRequest,
+    ContentPart,
+    StreamOptions,
+    WindowRequest,
+    encode,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +104,7 @@ UNSUPPORTED: dict[type, Defaults] = {
     ChatMessage: _MESSAGE,
     ContentPart: {},
     StreamOptions: {"continuous_usage_stats": (False,)},
+    WindowRequest: {},
 }
 
 # Fields without effect on the output by their nature: bookkeeping, routing, padding.

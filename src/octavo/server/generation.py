@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -27,6 +28,7 @@ class Generation:
         self._text = TextStream(service.tokenizer, request.params, request.prompt)
         self._one_by_one = bool(request.params.stop_strings)
         self._tokens = 0
+        self._text_s = 0.0  # spent on turning tokens into text
         self._cached: int | None = None
 
     @property
@@ -51,7 +53,9 @@ class Generation:
                     if self._cached is None:
                         self._cached = update.cached
                     stopped = self._text.stop_string is not None
+                    begin = time.perf_counter()
                     piece = self._take(update)
+                    self._text_s += time.perf_counter() - begin
                     if update.finish is not None:
                         self._finish(update)
                         reason = self.finish_reason
@@ -67,6 +71,8 @@ class Generation:
             raise
         finally:
             metrics.finished(request.id, reason, self._tokens)
+            if self._text_s:
+                engine.text_time(request.id, self._text_s)
 
     async def text(self) -> str:
         """The whole text."""

@@ -14,10 +14,10 @@ from prometheus_client.registry import Collector
 
 from octavo.engine.messages import Outputs, Ready, Stats
 from octavo.request import FinishReason, Request
+from octavo.server.step_metrics import TOKENS, StepMetrics
 
 SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0)
 LONG = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
-TOKENS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0)
 
 GAUGES: dict[str, tuple[str, Callable[[Stats], float]]] = {
     "num_requests_running": ("Requests that run.", lambda s: s.running),
@@ -37,10 +37,8 @@ COUNTERS: dict[str, tuple[str, Callable[[Stats], float]]] = {
     ),
     "generation_tokens": ("Tokens generated.", lambda s: s.generation_tokens),
     "engine_steps": ("Steps of the engine.", lambda s: s.steps),
-    "engine_launches": ("Calls from Python into compiled computing code.", lambda s: s.launches),
 }
 KV_STATES = ("used", "reserved", "wasted_inside", "wasted_outside", "shared")
-STEP_PARTS = ("schedule", "prepare", "execute", "sample")
 ERROR = "error"  # the reason of a request that the engine failed on; no FinishReason, since no update says it
 
 
@@ -66,8 +64,8 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._engine = _EngineCollector(model, stats)
         self._registry.register(self._engine)
+        self._step_metrics = StepMetrics(model, self._registry)
         self._lives: dict[str, _Life] = {}
-        self._steps = 0
 
         def histogram(name: str, help: str, buckets: tuple[float, ...]) -> Histogram:
             family = Histogram(f"octavo:{name}", help, ["model_name"], registry=self._registry, buckets=buckets)
@@ -85,12 +83,12 @@ class Metrics:
         self._queue = histogram("request_queue_time_seconds", "From arrival until scheduled.", LONG)
         self._prefill = histogram("request_prefill_time_seconds", "From scheduled to the first token.", LONG)
         self._decode = histogram("request_decode_time_seconds", "From the first token to the last.", LONG)
-        self._iteration = histogram("iteration_tokens_total", "Tokens computed in a step.", TOKENS)
         self._prompt = histogram("request_prompt_tokens", "Prompt tokens of a request.", TOKENS)
         self._generated = histogram("request_generation_tokens", "Tokens generated for a request.", TOKENS)
 
     def ready(self, ready: Ready) -> None:
-        """What the engine said of itself, for ``cache_config_info``."""
+        """What the engine said of itself, for ``cache_config_info`` and as a measure of its busy time."""
+        self._step_metrics.threads = ready.threads
         self._engine.info = {re.sub(r"\W+", "_", name).lower(): value for name, value in ready.effective.items()}
         self._engine.info |= {
             "block_size": str(ready.block_size),
@@ -112,9 +110,8 @@ class Metrics:
     def on_outputs(self, outputs: Outputs) -> None:
         """A step's news arrived."""
         now = time.monotonic()
-        if outputs.stats.steps != self._steps:
-            self._steps = outputs.stats.steps
-            self._iteration.observe(outputs.stats.step_tokens)
+        if outputs.step:
+            self._step_metrics.take(outputs.step)
         for update in outputs.updates:
             life = self._lives.get(update.id)
             if life is None:
@@ -214,10 +211,6 @@ class _EngineCollector(Collector):
             counter = CounterMetricFamily(f"octavo:{name}", help, labels=["model_name"])
             counter.add_metric(model, value(stats))
             yield counter
-        seconds = CounterMetricFamily("octavo:engine_step_seconds", "Time in parts of a step.", labels=["model_name", "part"])
-        for part in STEP_PARTS:
-            seconds.add_metric([*model, part], getattr(stats, f"{part}_s"))
-        yield seconds
         info = GaugeMetricFamily("octavo:cache_config_info", "The effective configuration.", labels=list(self.info))
         info.add_metric(list(self.info.values()), 1)
         yield info

@@ -36,7 +36,11 @@ def document() -> dict[str, Any]:
         ("get", "/health", "Whether the engine runs", None, protocol.Health, None),
         ("get", "/version", "octavo's version", None, protocol.Version, None),
     ]
-    structs = [protocol.ErrorResponse, *(struct for row in operations for struct in row[3:] if struct is not None)]
+    structs = [
+        protocol.ErrorResponse,
+        protocol.WindowRequest,
+        *(struct for row in operations for struct in row[3:] if struct is not None),
+    ]
     refs, schemas = msgspec.json.schema_components(structs, ref_template="#/components/schemas/{name}")
     ref = dict(zip(structs, refs, strict=True))
     failure = {"application/json": {"schema": ref[protocol.ErrorResponse]}}
@@ -45,6 +49,17 @@ def document() -> dict[str, Any]:
             "get": {
                 "summary": "Prometheus metrics",
                 "responses": {"200": _answer({"text/plain": {"schema": {"type": "string"}}})},
+            }
+        },
+        "/debug/record": {
+            "post": {
+                "summary": "What the engine did lately, as a record that octavo trace reads",
+                "requestBody": {"required": True, "content": {"application/json": {"schema": ref[protocol.WindowRequest]}}},
+                "security": [{}, {"key": []}],
+                "responses": {
+                    "200": _answer({"application/x-ndjson": {"schema": {"type": "string"}}}),
+                    **{status: {"description": ERRORS[status], "content": failure} for status in ("400", "401", "503")},
+                },
             }
         },
         "/openapi.json": {

@@ -75,6 +75,13 @@ class CompletionRequest(SamplingFields, kw_only=True):
     prompt: str | list[int | str | list[int]]
 
 
+class WindowRequest(Struct, kw_only=True):
+    """POST /debug/record: the last ``seconds``, or the last ``steps`` steps; one of the two."""
+
+    seconds: float | None = None
+    steps: int | None = None
+
+
 # ---- answers
 
 
