@@ -30,7 +30,7 @@ def capture_live(upstream: str, output: Path, *, host: str, port: int, text: Tex
     upstream: the server's address, with or without /v1 behind it. port: 0 for any free one.
     Raises ConfigError where the address is none or the port is taken, WorkloadError where the file cannot be made.
     """
-    address = parse_url(upstream, None)
+    address = parse_url(upstream, None, setting="upstream")
     with listen(host, port) as listener:
         writer = CaptureWriter(output)
         recorder = TrafficRecorder(writer, PromptReader(text.tokenizer, text.template))
@@ -44,7 +44,7 @@ def capture_live(upstream: str, output: Path, *, host: str, port: int, text: Tex
 
 async def _serve(base: str, recorder: TrafficRecorder, listener: socket.socket, output: Path, text: TextSide) -> None:
     proxy = PassThrough(base, recorder)
-    server = _Server(proxy)
+    server = ProxyServer(proxy)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, server.handle_exit, number, None)  # a second SIGINT waits for nobody
@@ -55,7 +55,7 @@ async def _serve(base: str, recorder: TrafficRecorder, listener: socket.socket, 
         await proxy.close()
 
 
-class _Server(uvicorn.Server):
+class ProxyServer(uvicorn.Server):
     """uvicorn as a proxy needs it: no headers of its own, no word about answers that the other server broke off."""
 
     def __init__(self, app: Any):

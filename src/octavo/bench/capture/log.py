@@ -50,7 +50,7 @@ def capture_log(log: Path, output: Path, text: TextSide) -> int:
     finally:
         writer.close()
     if source.damaged:
-        writer.left_out[f"{source.first or 'a line without a time'}"] = source.damaged
+        writer.left_out[f"the first of them in {source.first}" if source.first else "lines without a time"] = source.damaged
     print(f"{text.told}\n{summary(writer, output)}")
     return 0
 

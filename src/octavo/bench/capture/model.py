@@ -38,7 +38,7 @@ def open_text_side(model: str) -> TextSide:
 def served_text_side(upstream: str) -> TextSide:
     """That of the model which the server says it serves, where this machine has it; else none."""
     try:
-        served = find_model(parse_url(upstream, None), None)
+        served = find_model(parse_url(upstream, None, setting="upstream"), None)
     except OctavoError:
         return TextSide()
     for name in (served.root, served.id):

@@ -60,8 +60,8 @@ class ServerAddress:
         return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
 
 
-def parse_url(text: str, endpoint: str | None, api_key: str | None = None) -> ServerAddress:
-    """From http://host:port, with or without /v1 or the path of an endpoint behind it. Raises ConfigError."""
+def parse_url(text: str, endpoint: str | None, api_key: str | None = None, setting: str = "url") -> ServerAddress:
+    """From http://host:port, with or without /v1 or the path of an endpoint behind it. Raises ConfigError, naming ``setting``."""
     address = text if "://" in text else f"http://{text}"
     try:
         parts = urlsplit(address)
@@ -69,7 +69,7 @@ def parse_url(text: str, endpoint: str | None, api_key: str | None = None) -> Se
     except ValueError:
         valid = False
     if not valid:
-        raise ConfigError(f"url is {text!r}: an address such as http://127.0.0.1:8000 is accepted.")
+        raise ConfigError(f"{setting} is {text!r}: an address such as http://127.0.0.1:8000 is accepted.")
     base = address.rstrip("/")
     for name, path in sorted(ENDPOINTS.items(), key=lambda item: -len(item[1])):
         if base.endswith("/v1" + path):
