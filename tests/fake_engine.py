@@ -28,6 +28,7 @@ def fake_engine(
     threshold: int = 64,
     max_preemptions: int = 4,
     eos: tuple[int, ...] = (),
+    overlapped: bool = False,
     clock: Clock | None = None,
     recorder: Recorder | None = None,
 ) -> EngineCore:
@@ -55,7 +56,7 @@ def fake_engine(
         eos_token_ids=eos,
         recorder=recorder or Recorder(clock),
     )
-    return EngineCore(scheduler, kv, FakeRunner(capacity, slots, VOCAB), clock, {})
+    return EngineCore(scheduler, kv, FakeRunner(capacity, slots, VOCAB), clock, {}, overlapped)
 
 
 def request(name: str, prompt: list[int], max_tokens: int | None = 8, priority: int = 0, **params: object) -> Request:

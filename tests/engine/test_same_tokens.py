@@ -32,12 +32,12 @@ def test_every_combination_gives_the_oracles_tokens(layout: str, reserve: str, b
     if layout == "contiguous" and block_size != 16:
         pytest.skip("contiguous has no blocks")
     slots = min(batch, chunk)
-    for prefix_caching, capacity in itertools.product([False, True], [256, 768, 16384]):
+    for prefix_caching, capacity, overlapped in itertools.product([False, True], [256, 768, 16384], [False, True]):
         if prefix_caching and layout == "contiguous":
             continue
         core = fake_engine(
             layout=layout, reserve=reserve or "max-len", block_size=block_size, capacity=capacity, slots=slots,
-            batch_tokens=chunk, prefix_caching=prefix_caching,
+            batch_tokens=chunk, prefix_caching=prefix_caching, overlapped=overlapped,
         )  # fmt: skip
         asked = {f"r{i}": p for i, p in enumerate(prompts(max(4, batch), seed=batch))}
         for name, prompt in asked.items():
@@ -62,6 +62,7 @@ def test_every_combination_gives_the_oracles_tokens(layout: str, reserve: str, b
     threshold=st.sampled_from([8, 40, 128]),
     cap=st.integers(0, 3),
     prefix_caching=st.booleans(),
+    overlapped=st.booleans(),
     seed=st.integers(0, 2**32),
 )
 def test_random_load_with_aborts_leaves_nothing_behind(
@@ -73,6 +74,7 @@ def test_random_load_with_aborts_leaves_nothing_behind(
     threshold: int,
     cap: int,
     prefix_caching: bool,
+    overlapped: bool,
     seed: int,
 ) -> None:
     rng = random.Random(seed)
@@ -81,6 +83,7 @@ def test_random_load_with_aborts_leaves_nothing_behind(
         layout=layout[0], reserve=layout[1] or "max-len", block_size=16 if contiguous else block_size,
         capacity=128 + 8 * blocks if contiguous else 128 + blocks * block_size, slots=slots, batch_tokens=slots + extra,
         max_model_len=128, threshold=threshold, max_preemptions=cap, prefix_caching=prefix_caching and not contiguous,
+        overlapped=overlapped,
     )  # fmt: skip
     stem = [rng.randrange(VOCAB) for _ in range(64)]
     live: dict[str, tuple[list[int], int | None]] = {}

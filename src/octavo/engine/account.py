@@ -2,18 +2,55 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from octavo.engine.executor import Flight
 from octavo.kv.cache import KVCache
 from octavo.kv.usage import Usage
 from octavo.kv.view import KVView
+from octavo.kv.work import KVWork
 from octavo.observe.clock import Clock
 from octavo.observe.record import StepRecord
-from octavo.runner.base import StepResult
-from octavo.scheduler.plan import StepPlan
 from octavo.scheduler.scheduler import Scheduler
 
 
+@dataclass(slots=True)
+class PlannedStep:
+    """What is known of a step once it is planned and its view is made. Times as in ``StepRecord``.
+
+    ready:  the view is made. hidden_s: of planning and view, what fell while another step computed.
+    work:   of the KV cache since the last step was accounted for.
+    """
+
+    start: float
+    ready: float
+    schedule_s: float
+    view_s: float
+    idle_s: float
+    between_s: float
+    work: KVWork
+    usage: Usage
+    table_bytes: int
+    running: int
+    waiting: int
+    moved_tokens: int
+    tokens: int
+    decodes: int
+    preemptions: int
+    recomputed: int
+    queries: int
+    hits: int
+    rounding: int
+    hidden_s: float = 0.0
+
+    def beside(self, other: Flight) -> None:
+        """Another step, which is computed now, was under way while this one was planned."""
+        self.hidden_s = max(0.0, min(self.ready, other.done) - max(self.start, other.began))
+
+
 class StepAccount:
-    """Told of each moment of a step by whoever carries it out: ``begin``, ``planned``, ``submitted``, ``done``, ``end``.
+    """Told of each moment of a step by whoever carries it out: ``begin``, ``planned``, ``prepared``, then ``returned`` and ``end``.
+    Between the two groups another step's may come.
 
     What other parts count since start becomes what this step added. Nothing here looks at single rows or tokens.
     """
@@ -23,12 +60,12 @@ class StepAccount:
         self._kv = kv
         self._now = clock.now
         kv.work.now = clock.now
-        self._last_end = self._now()
+        self._last = self._now()  # until here the engine's thread is accounted for
         self._woken = 0.0
         self._preemptions = self._recomputed = self._queries = self._hits = self._rounding = 0
-        self._start = self._planned = self._submitted = self._done = 0.0
+        self._start = self._planned = self._waited = self._returned = 0.0
         self._kv_before = self._kv_planned = 0.0
-        self._running = self._waiting = self._moved = 0
+        self._running = self._waiting = self._table_bytes = 0
         self._usage: Usage
 
     def woken(self) -> None:
@@ -45,55 +82,90 @@ class StepAccount:
         self._planned = self._now()
         self._kv_planned = self._kv.work.total_s()
         self._usage = usage
+        self._table_bytes = self._kv.table_bytes
         self._running, self._waiting = len(self._scheduler.running), len(self._scheduler.waiting)
 
-    def submitted(self, view: KVView) -> None:
-        """The view is made, and the runner gets both."""
-        self._moved = sum(move.tokens for move in view.moves) if view.moves else 0
-        self._submitted = self._now()
-
-    def done(self) -> None:
-        """The runner's result is there."""
-        self._done = self._now()
-
-    def end(self, plan: StepPlan, result: StepResult) -> bytes:
-        """What was sampled is committed. Returns the line of the record."""
-        end = self._now()
-        scheduler, work, usage, prefix = self._scheduler, self._kv.work, self._usage, self._kv.prefix_stats
-        start, submitted, done = self._start, self._submitted, self._done
-        gap = start - self._last_end
-        idle = min(max(self._woken - self._last_end, 0.0), gap)
-        tokens, decodes = scheduler.planned_tokens, scheduler.planned_decodes
-        gc_s, gc_count = scheduler.recorder.garbage()
-        computing = result.execute_s + result.sample_s
-        step = StepRecord(
-            step=plan.step,
+    def prepared(self, view: KVView) -> PlannedStep:
+        """The view is made; the runner can have both."""
+        scheduler, prefix, start = self._scheduler, self._kv.prefix_stats, self._start
+        gap = start - self._last
+        idle = min(max(self._woken - self._last, 0.0), gap)
+        ready = self._now()
+        step = PlannedStep(
             start=start,
+            ready=ready,
+            schedule_s=self._planned - start - (self._kv_planned - self._kv_before),
+            view_s=ready - self._planned,
+            idle_s=idle,
+            between_s=gap - idle,
+            work=self._kv.work.take(),
+            usage=self._usage,
+            table_bytes=self._table_bytes,
+            running=self._running,
+            waiting=self._waiting,
+            moved_tokens=sum(move.tokens for move in view.moves) if view.moves else 0,
+            tokens=scheduler.planned_tokens,
+            decodes=scheduler.planned_decodes,
+            preemptions=scheduler.preemptions - self._preemptions,
+            recomputed=scheduler.recomputed_tokens - self._recomputed,
+            queries=prefix.queries - self._queries,
+            hits=prefix.hits - self._hits,
+            rounding=prefix.rounding - self._rounding,
+        )
+        self._preemptions, self._recomputed = scheduler.preemptions, scheduler.recomputed_tokens
+        self._queries, self._hits, self._rounding = prefix.queries, prefix.hits, prefix.rounding
+        self._last, self._woken = ready, 0.0
+        return step
+
+    def waits(self) -> None:
+        """Nothing is left to do but to wait for a step's result."""
+        self._waited = self._now()
+
+    def returned(self) -> None:
+        """The result is there."""
+        self._returned = self._now()
+
+    def end(self, planned: PlannedStep, flight: Flight, *, direct: bool, next_began: bool) -> bytes:
+        """What was sampled is committed. Returns the line of the record.
+
+        direct: the step was computed in this thread. next_began: another step computes by now.
+        """
+        end = self._now()
+        before, work, usage = planned.work, self._kv.work, planned.usage
+        result = flight.landed()
+        computing = result.execute_s + result.sample_s
+        submitted = flight.began
+        done = self._returned if direct else flight.done
+        commit_s = end - self._returned - work.total_s()
+        gc_s, gc_count = self._scheduler.recorder.garbage()
+        step = StepRecord(
+            step=flight.plan.step,
+            start=planned.start,
             submitted=submitted,
             done=done,
             end=end,
-            sequences=len(plan.rows),
-            prefill_tokens=tokens - decodes,
-            decode_tokens=decodes,
-            running=self._running,
-            waiting=self._waiting,
-            schedule_s=self._planned - start - (self._kv_planned - self._kv_before),
-            allocate_s=work.allocate_s,
-            extend_s=work.extend_s,
-            evict_s=work.evict_s,
-            release_s=work.release_s,
-            match_s=work.match_s,
-            offer_s=work.offer_s,
-            compaction_s=work.compaction_s,
-            table_s=work.table_s,
-            view_s=submitted - self._planned,
+            sequences=len(flight.plan.rows),
+            prefill_tokens=planned.tokens - planned.decodes,
+            decode_tokens=planned.decodes,
+            running=planned.running,
+            waiting=planned.waiting,
+            schedule_s=planned.schedule_s,
+            allocate_s=before.allocate_s + work.allocate_s,
+            extend_s=before.extend_s + work.extend_s,
+            evict_s=before.evict_s + work.evict_s,
+            release_s=before.release_s + work.release_s,
+            match_s=before.match_s + work.match_s,
+            offer_s=before.offer_s + work.offer_s,
+            compaction_s=before.compaction_s + work.compaction_s,
+            table_s=before.table_s + work.table_s,
+            view_s=planned.view_s,
             launch_s=max(done - submitted - computing, 0.0),  # the runner has a clock of its own
             execute_s=result.execute_s,
             sample_s=result.sample_s,
-            commit_s=end - done - (work.total_s() - self._kv_planned),
-            wait_s=computing,
-            idle_s=idle,
-            between_s=gap - idle,
+            commit_s=commit_s,
+            wait_s=computing if direct else self._returned - self._waited,
+            idle_s=planned.idle_s,
+            between_s=planned.between_s,
             gc_s=gc_s,
             gc_count=gc_count,
             busy_s=result.busy_s,
@@ -103,24 +175,25 @@ class StepAccount:
             kv_read_bytes=result.kv_read_bytes,
             gather_s=result.gather_s,
             gather_bytes=result.gather_bytes,
-            moved_tokens=self._moved,
+            moved_tokens=planned.moved_tokens,
             kv_reserved=usage.reserved,
-            kv_used=usage.used + tokens,
-            kv_wasted_inside=usage.wasted_inside - tokens,
+            kv_used=usage.used + planned.tokens,
+            kv_wasted_inside=usage.wasted_inside - planned.tokens,
             kv_wasted_outside=usage.wasted_outside,
             kv_shared=usage.shared,
             kv_cached=usage.cached,
-            table_bytes=self._kv.table_bytes,
-            table_written_bytes=work.table_bytes,
-            evicted_blocks=work.evicted_blocks,
-            preemptions=scheduler.preemptions - self._preemptions,
-            recomputed_tokens=scheduler.recomputed_tokens - self._recomputed,
-            prefix_queries=prefix.queries - self._queries,
-            prefix_hits=prefix.hits - self._hits,
-            prefix_rounding=prefix.rounding - self._rounding,
+            table_bytes=planned.table_bytes,
+            table_written_bytes=before.table_bytes + work.table_bytes,
+            evicted_blocks=before.evicted_blocks + work.evicted_blocks,
+            preemptions=planned.preemptions,
+            recomputed_tokens=planned.recomputed,
+            prefix_queries=planned.queries,
+            prefix_hits=planned.hits,
+            prefix_rounding=planned.rounding,
+            queued_s=max(0.0, submitted - planned.ready),
+            handover_s=max(0.0, self._returned - done),
+            hidden_s=planned.hidden_s + (commit_s if next_began else 0.0),
         )
         work.clear()
-        self._preemptions, self._recomputed = scheduler.preemptions, scheduler.recomputed_tokens
-        self._queries, self._hits, self._rounding = prefix.queries, prefix.hits, prefix.rounding
-        self._last_end, self._woken = end, 0.0
-        return scheduler.recorder.step(step)
+        self._last = end
+        return self._scheduler.recorder.step(step)

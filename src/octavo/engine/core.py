@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable
 from copy import copy
 
 from octavo import machine
-from octavo.engine.account import StepAccount
+from octavo.engine.account import PlannedStep, StepAccount
+from octavo.engine.executor import DirectExecutor, Executor, Flight, ThreadExecutor
 from octavo.engine.messages import Outputs, Ready, Stats
 from octavo.errors import IntegrityError
 from octavo.kv.cache import KVCache
@@ -24,6 +26,8 @@ from octavo.version import __version__
 class EngineCore:
     """Scheduler, KV cache and runner, put together. One step: plan, view, execute, commit.
 
+    overlapped: the next step is planned and its view made while the runner computes one, and begins as soon as that is done; what
+    the one sampled is taken in meanwhile. Tokens are the same either way.
     effective: the configuration as it really is, name to value, for people to read.
     recorder:  that of the scheduler; it takes in every step, and what becomes of each request.
     """
@@ -35,14 +39,19 @@ class EngineCore:
         runner: Runner,
         clock: Clock,
         effective: dict[str, str],
+        overlapped: bool = False,
     ):
         self.scheduler = scheduler
         self.kv = kv
         self.runner = runner
         self.clock = clock
         self.effective = effective
+        self.overlapped = overlapped
         self.recorder.begin(self._header())
         self._account = StepAccount(scheduler, kv, clock)
+        self._executor: Executor | None = None
+        self._under_way: deque[tuple[PlannedStep, Flight]] = deque()
+        kv.snapshots(overlapped)
         self._totals = Stats(kv_token_bytes=kv.arena.spec.token_bytes)
 
     @property
@@ -67,27 +76,60 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        """Whether a request waits or runs."""
-        return len(self.scheduler) > 0
+        """Whether a request waits or runs, or a step is under way."""
+        return len(self.scheduler) > 0 or bool(self._under_way)
 
     # ---- computing
 
     def step(self) -> Outputs:
         """Compute one step. Call it only while ``has_work``."""
-        account = self._account
-        account.begin()
-        plan = self.scheduler.plan()
-        usage = self.kv.usage()
-        account.planned(usage)
-        self._see_peak(usage, self.scheduler.planned_tokens)
-        view = self.kv.view(plan)
-        account.submitted(view)
-        result = self.runner.execute(plan, view)
-        account.done()
-        updates = self.scheduler.commit(plan, result)
-        line = account.end(plan, result) if self.recorder.active else b""
+        account, executor, under_way = self._account, self._on_executor(), self._under_way
+        if not under_way:
+            self._launch()
+        # Whoever found no memory needs a plan that may preempt, which is made when nothing is under way.
+        if self.overlapped and not self.scheduler.starved:
+            self._launch()
+        account.waits()
+        executor.wait()
+        account.returned()
+        planned, flight = under_way.popleft()
+        result = flight.landed()
+        updates = self.scheduler.commit(flight.plan, result)
+        if under_way:
+            under_way[0][0].beside(flight)
+        line = b""
+        if self.recorder.active:
+            line = account.end(planned, flight, direct=not self.overlapped, next_began=bool(under_way))
         self._totals.steps += 1
         return Outputs(updates, self.stats(), line)
+
+    def _launch(self) -> None:
+        """Plan a step and hand it over; while another is under way, only if there is anything to compute."""
+        account, scheduler = self._account, self.scheduler
+        account.begin()
+        plan = scheduler.plan()
+        usage = self.kv.usage()
+        account.planned(usage)
+        self._see_peak(usage, scheduler.planned_tokens)
+        view = self.kv.view(plan)
+        if self._under_way and not plan.rows and not view.moves:
+            scheduler.drop_plan()
+            return
+        flight = Flight(plan, view)
+        self._under_way.append((account.prepared(view), flight))
+        self._on_executor().submit(flight)
+
+    def _on_executor(self) -> Executor:
+        """What computes steps, on the runner that the engine has now."""
+        if self._executor is None or self._executor.runner is not self.runner:
+            self._close_executor()
+            self._executor = (ThreadExecutor if self.overlapped else DirectExecutor)(self.runner, self.clock)
+        return self._executor
+
+    def _close_executor(self) -> None:
+        if self._executor is not None:
+            self._executor.close()
+            self._executor = None
 
     def _see_peak(self, usage: Usage, tokens: int) -> None:
         """``usage`` once a step is planned, which computes so many tokens: its places are reserved by then."""
@@ -136,8 +178,11 @@ class EngineCore:
             raise IntegrityError(f"no request is left, yet {reserved} tokens of the KV cache are reserved.")
 
     def close(self) -> None:
-        """Drop every request and complete the record."""
+        """Drop every request, once what is under way is done, and complete the record."""
         self.abort(self.scheduler.ids())
+        while self._under_way:
+            self.step()
+        self._close_executor()
         self.close_record()
 
     def close_record(self) -> None:

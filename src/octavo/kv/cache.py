@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from octavo.errors import ConfigError, IntegrityError
 from octavo.kv.arena import Arena
 from octavo.kv.layout import Layout
 from octavo.kv.prefix import Chain, PrefixIndex, PrefixStats
 from octavo.kv.usage import Usage
-from octavo.kv.view import KVView
+from octavo.kv.view import Int32s, KVView
 from octavo.kv.work import KVWork
 from octavo.scheduler.plan import StepPlan
 from octavo.units import format_bytes
@@ -20,6 +22,23 @@ class _Sequence:
     tokens: list[int]
     chain: Chain | None  # None without a prefix index
     offered: int  # units that were compared with the index, and entered where they were new
+
+
+class _Snapshot:
+    """A layout's tables as they were, and the slots whose rows have changed since."""
+
+    def __init__(self, layout: Layout):
+        self.table = layout.table.copy()
+        self.run = layout.run.copy()
+        self.stale: set[int] = set()
+
+    def of(self, layout: Layout) -> tuple[Int32s, Int32s]:
+        """Brought up to date."""
+        for slot in self.stale:
+            self.table[slot] = layout.table[slot]
+            self.run[slot] = layout.run[slot]
+        self.stale.clear()
+        return self.table, self.run
 
 
 class KVCache:
@@ -38,6 +57,7 @@ class KVCache:
         self.arena = arena
         self.prefix = prefix
         self._sequences: list[_Sequence | None] = [None] * len(layout.filled)
+        self._snapshots: list[_Snapshot] = []
         self._refused: Chain | None = None  # of the sequence that did not fit last time: it will be tried again
         if prefix is not None:
             layout.on_evict = prefix.forget
@@ -143,7 +163,21 @@ class KVCache:
 
     def view(self, plan: StepPlan) -> KVView:
         """Placement for one step, with the copies that have become due since the last one."""
-        return KVView(self.arena, self.layout.table, self.layout.run, self.layout.take_moves())
+        layout = self.layout
+        if not self._snapshots:
+            layout.touched.clear()
+            return KVView(self.arena, layout.table, layout.run, layout.take_moves())
+        for snapshot in self._snapshots:
+            snapshot.stale |= layout.touched
+        layout.touched.clear()
+        self._snapshots.reverse()
+        table, run = self._snapshots[0].of(layout)
+        return KVView(self.arena, table, run, layout.take_moves())
+
+    def snapshots(self, on: bool) -> None:
+        """Whether views show placement as it was when they were made, so that the next step can be planned while one of them is
+        read. A view is good until the second view after it. What a view costs is in proportion to the rows that changed."""
+        self._snapshots = [_Snapshot(self.layout), _Snapshot(self.layout)] if on else []
 
     def usage(self) -> Usage:
         """Where the arena's tokens are."""
@@ -178,6 +212,11 @@ class KVCache:
                 f"the layout keeps {sorted(offered - indexed)} for nobody; the prefix index leads to "
                 f"{sorted(indexed - offered)}, which the layout does not keep."
             )
+        for snapshot in self._snapshots:
+            current = [slot for slot in range(len(self.layout.run)) if slot not in snapshot.stale | self.layout.touched]
+            rows = np.array_equal(snapshot.table[current], self.layout.table[current])
+            if not rows or not np.array_equal(snapshot.run[current], self.layout.run[current]):
+                raise IntegrityError("a table's row has changed, and the layout did not say so.")
         for slot, sequence in enumerate(self._sequences):
             if sequence is None and self.layout.filled[slot]:
                 raise IntegrityError(f"slot {slot} holds {self.layout.filled[slot]} tokens, but no sequence.")

@@ -125,6 +125,7 @@ class Contiguous(Layout):
                 else:
                     self._holes[i] = (start + length, hole - length)
                 self._runs[slot] = (start, length)
+                self.touched.add(slot)
                 self.table[slot, 0] = start
                 self.work.table_bytes += self.table.itemsize
                 self.run[slot] = length

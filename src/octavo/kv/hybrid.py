@@ -51,6 +51,7 @@ class Hybrid(Paged):
         self.table[slot, 0] = start * self.block_size
         self.run[slot] = self.room[slot] = count * self.block_size
         self.filled[slot] = 0
+        self.touched.add(slot)
         self._in_runs += count - 1
         self.work.table_bytes += self.table.itemsize
 
@@ -58,6 +59,7 @@ class Hybrid(Paged):
         """Called before a run's blocks get entries of their own, or are given back."""
         if self.run[slot] > self.block_size:
             self._in_runs -= len(self.blocks[slot]) - 1
+            self.touched.add(slot)
             self.run[slot] = self.block_size
 
     def _as_blocks(self, slot: int) -> None:

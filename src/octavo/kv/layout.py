@@ -21,6 +21,7 @@ class Layout(ABC):
     filled:   per slot, how many of its first positions hold computed tokens. The cache keeps it up to date; a layout reads it to
               count what is used and to copy no more than that. A layout sets it in ``admit``, ``fork`` and ``release``.
     on_evict: called with a handle that ``offer`` gave out once the tokens behind it are about to be overwritten.
+    touched:  slots whose ``table`` row or ``run`` a layout has changed since the cache last looked.
     work:     what was done, for the step record. A layout adds what it spends on further room, evicting, moving and tables.
     """
 
@@ -33,6 +34,7 @@ class Layout(ABC):
         self.table: Int32s = np.zeros((slots, width), np.int32)
         self.run: Int32s = np.ones(slots, np.int32)
         self.filled: list[int] = [0] * slots
+        self.touched: set[int] = set()
         self.on_evict: Callable[[int], None] = lambda handle: None
         self.work = KVWork()
 

@@ -100,6 +100,7 @@ class Paged(Layout):
         for _ in range(fresh):
             blocks.append(pool.take())
         self.room[slot] = len(blocks) * size
+        self.touched.add(slot)
         taken = work.now()
         work.extend_s += taken - begin - (work.evict_s + work.table_s - apart)
         if copy:
@@ -205,6 +206,7 @@ class Paged(Layout):
         work = self.work
         begin = work.now()
         self.blocks[slot] = blocks
+        self.touched.add(slot)
         self.table[slot, : len(blocks)] = np.array(blocks, np.int64) * self.block_size
         work.table_s += work.now() - begin
         work.table_bytes += len(blocks) * self.table.itemsize

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 
 
@@ -38,6 +39,12 @@ class KVWork:
             self.allocate_s + self.extend_s + self.evict_s + self.release_s + self.match_s + self.offer_s + self.compaction_s
             + self.table_s
         )  # fmt: skip
+
+    def take(self) -> KVWork:
+        """The same sums; they begin again at nothing here."""
+        taken = copy(self)
+        self.clear()
+        return taken
 
     def clear(self) -> None:
         """Begin again at nothing."""

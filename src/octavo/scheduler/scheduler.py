@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Iterable
 
 from octavo.errors import RequestError
@@ -26,6 +27,11 @@ class Scheduler:
     A sequence that was preempted ``max_preemptions`` times is admitted again only with room for all it may ever hold, and is
     then never a victim.
 
+    A step may be planned while the one before it computes: its rows then refer to tokens that nobody knows yet. Nobody is preempted
+    for such a step; who finds no room waits, and ``starved`` asks for a plan made when nothing is under way. What is under way for a
+    request that has ended meanwhile is computed and dropped, and its slot and memory return once that step is committed.
+
+    starved: whether the last plan left out a sequence for want of memory that a preemption may make.
     planned_tokens, planned_decodes: of the last plan, its tokens and those of them that continue what the step before sampled.
     preemptions, recomputed_tokens, prompt_tokens, generation_tokens: counters since start. A token that a preemption loses counts
     as recomputed once its sequence is admitted again.
@@ -55,6 +61,7 @@ class Scheduler:
         self.waiting = WaitingQueue()
         self.running = RunningSet()
         self.recorder = recorder or NoRecorder()
+        self.starved = False
         self.planned_tokens = 0
         self.planned_decodes = 0
         self.preemptions = 0
@@ -67,10 +74,12 @@ class Scheduler:
         self._random = random.Random(seed)
         self._arrivals = 0
         self._steps = 0
-        self._planned: list[Sequence] = []
+        self._under_way: deque[list[Sequence]] = deque()  # of each step that is planned and not committed, whose rows these are
+        self._leaving = 0  # sequences that have ended and still hold their slots
 
     def __len__(self) -> int:
-        return len(self._sequences)
+        """Requests that wait or run, and those that have ended and still hold memory."""
+        return len(self._sequences) + self._leaving
 
     def ids(self) -> list[str]:
         """The ids of all requests that wait or run."""
@@ -117,7 +126,7 @@ class Scheduler:
         if sequence.slot < 0:
             self.waiting.discard(sequence)
         else:
-            self._leave(sequence)
+            self._end(sequence)
         reason = FinishReason.STOP if stopped else FinishReason.ABORT
         self.recorder.finished(self.clock.now(), request_id, self._steps, reason, sequence.drawn)
         return self._update(sequence, [], FinishReason.ABORT)
@@ -125,10 +134,11 @@ class Scheduler:
     # ---- a step
 
     def plan(self) -> StepPlan:
-        """The next step. Everything in it has its memory already."""
+        """The next step. Everything in it has its memory already. While a step is under way it may have no rows."""
         rows: list[Row] = []
         opened: list[SlotSampling] = []
-        self._planned = []
+        self.starved = False
+        self._under_way.append([])
         preempted = self.preemptions
         budget = self._plan_decodes(rows)
         self.planned_decodes = len(rows)
@@ -139,15 +149,24 @@ class Scheduler:
         self._steps += 1
         return StepPlan(self._steps, tuple(rows), tuple(opened))
 
+    def drop_plan(self) -> None:
+        """The last plan had no rows and will not be carried out."""
+        assert not self._under_way[-1], "a plan that has rows is carried out"
+        self._under_way.pop()
+        self._steps -= 1
+
     def _plan_decodes(self, rows: list[Row]) -> int:
         """One token of every decoding sequence, in order of rank. Returns the tokens that are left."""
         at = 0
         while at < len(self.running):  # preemption shortens the list, never before ``at``
             sequence = self.running[at]
-            if not sequence.decoding:
+            if not sequence.decoding or sequence.length >= sequence.limit:  # or it ends with the step under way
                 at += 1
-            elif self.kv.extend(sequence.slot, len(sequence.tokens)):
+            elif self.kv.extend(sequence.slot, sequence.length):
                 self._take(sequence, 1, None, rows)
+                at += 1
+            elif len(self._under_way) > 1:
+                self.starved = True
                 at += 1
             else:
                 self._preempt(self._victim())
@@ -156,9 +175,9 @@ class Scheduler:
     def _plan_prefills(self, rows: list[Row], budget: int) -> int:
         """Chunks of the sequences that are not decoding yet."""
         for sequence in self.running:
-            pending = len(sequence.tokens) - sequence.planned
-            if pending and budget:
-                budget -= self._take_chunk(sequence, min(pending, budget), rows)
+            left = len(sequence.tokens) - sequence.planned
+            if left > 0 and budget and not sequence.decoding:
+                budget -= self._take_chunk(sequence, min(left, budget), rows)
         return budget
 
     def _admit(self, rows: list[Row], opened: list[SlotSampling], budget: int) -> int:
@@ -177,7 +196,7 @@ class Scheduler:
                 whole=self._protected(sequence),
             )
             if cached is None:
-                assert len(self.running), "an empty cache holds any request that was accepted"
+                assert len(self.running) or self._leaving, "an empty cache holds any request that was accepted"
                 break
             self.waiting.pop()
             self._free_slots.pop()
@@ -199,24 +218,34 @@ class Scheduler:
         return length
 
     def _take(self, sequence: Sequence, length: int, tokens: list[int] | None, rows: list[Row]) -> None:
-        last = sequence.planned + length == len(sequence.tokens)
+        last = sequence.planned + length == sequence.length
         rows.append(Row(sequence.slot, sequence.planned, length, tokens, Logits.LAST if last else Logits.NONE))
-        self._planned.append(sequence)
+        self._under_way[-1].append(sequence)
         sequence.planned += length
+        sequence.rows += 1
+        sequence.pending += last
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[TokenUpdate]:
-        """Take in what the step sampled. Requests that end here have released their memory on return."""
+        """Take in what the oldest step under way sampled. Requests that end here have released their memory on return, unless a row
+        of the next step, which is planned already, still needs it."""
         updates: list[TokenUpdate] = []
         sampled = iter(result.tokens.tolist())
         now = self.clock.now()
-        for row, sequence in zip(plan.rows, self._planned, strict=True):
-            sequence.computed += row.length
-            self.kv.computed(sequence.slot, sequence.computed)
+        for row, sequence in zip(plan.rows, self._under_way.popleft(), strict=True):
+            sequence.rows -= 1
             if row.tokens is not None:
                 self.prompt_tokens += row.length
+            token = -1 if row.logits is Logits.NONE else next(sampled)
+            if sequence.ended:
+                if not sequence.rows:
+                    self._leaving -= 1
+                    self._give_back(sequence)
+                continue
+            sequence.computed += row.length
+            self.kv.computed(sequence.slot, sequence.computed)
             if row.logits is Logits.NONE:
                 continue
-            token = next(sampled)
+            sequence.pending -= 1
             sequence.tokens.append(token)
             if not sequence.first_token:
                 sequence.first_token = now
@@ -224,7 +253,7 @@ class Scheduler:
             self.generation_tokens += 1
             finish, stop_token = self._finish(sequence, token)
             if finish is not None:
-                self._leave(sequence)
+                self._end(sequence)
                 del self._sequences[sequence.request.id]
                 self.expectation.observe(sequence.drawn)
                 self.recorder.finished(now, sequence.request.id, plan.step, finish, sequence.drawn)
@@ -250,7 +279,8 @@ class Scheduler:
         return next(s for s in reversed(self.running) if not self._protected(s))
 
     def _preempt(self, sequence: Sequence) -> None:
-        self._leave(sequence)
+        self.running.remove(sequence)
+        self._give_back(sequence)
         self.recorder.preempted(sequence.request.id, self._steps + 1, sequence.computed)
         sequence.lost = sequence.computed
         sequence.computed = sequence.planned = 0
@@ -258,9 +288,17 @@ class Scheduler:
         self.preemptions += 1
         self.waiting.push(sequence)
 
-    def _leave(self, sequence: Sequence) -> None:
-        """Give back its slot and its memory."""
+    def _end(self, sequence: Sequence) -> None:
+        """It runs no more: slot and memory return, now or, where a step under way has a row of it, with that step."""
         self.running.remove(sequence)
+        sequence.ended = True
+        if sequence.rows:
+            self._leaving += 1
+        else:
+            self._give_back(sequence)
+
+    def _give_back(self, sequence: Sequence) -> None:
+        """Its slot and its memory."""
         self.kv.release(sequence.slot)
         self._free_slots.append(sequence.slot)
         sequence.slot = -1

@@ -17,7 +17,9 @@ class Sequence:
     tokens:   prompt and sampled tokens; only ever appended to.
     slot:     its slot while it runs, else -1.
     computed: how many of ``tokens`` have keys and values in the cache.
-    planned:  how many will have once the step under way is done.
+    planned:  how many will have once the steps under way are done.
+    rows:     rows of steps that are planned and not committed. pending: tokens that these will sample.
+    ended:    whether it has left; what rows under way still sample for it is dropped.
     stops:    its stop tokens.
     lost:     how many had, before it was preempted.
     admitted: len(tokens) when it was last admitted: tokens beyond were sampled in its present slot.
@@ -31,6 +33,9 @@ class Sequence:
     slot: int = -1
     computed: int = 0
     planned: int = 0
+    rows: int = 0
+    pending: int = 0
+    ended: bool = False
     lost: int = 0
     admitted: int = 0
     cached: int = 0
@@ -55,6 +60,11 @@ class Sequence:
         return len(self.tokens) - len(self.request.prompt)
 
     @property
+    def length(self) -> int:
+        """Tokens that it has, those included that steps under way will sample."""
+        return len(self.tokens) + self.pending
+
+    @property
     def decoding(self) -> bool:
-        """Whether all that is left to compute is the token sampled last, which the runner has in this slot."""
-        return self.planned == len(self.tokens) - 1 and self.planned >= self.admitted
+        """Whether all that is left to compute is the token sampled last, which the runner has in this slot, or will have."""
+        return self.planned == self.length - 1 and self.planned >= self.admitted
