@@ -28,7 +28,7 @@ class StepAccount:
         self._preemptions = self._recomputed = self._queries = self._hits = self._rounding = 0
         self._start = self._planned = self._submitted = self._done = 0.0
         self._kv_before = self._kv_planned = 0.0
-        self._running = self._waiting = self._moved = 0
+        self._running = self._waiting = self._moved = self._table_bytes = 0
         self._usage: Usage
 
     def woken(self) -> None:
@@ -45,6 +45,7 @@ class StepAccount:
         self._planned = self._now()
         self._kv_planned = self._kv.work.total_s()
         self._usage = usage
+        self._table_bytes = self._kv.table_bytes
         self._running, self._waiting = len(self._scheduler.running), len(self._scheduler.waiting)
 
     def submitted(self, view: KVView) -> None:
@@ -110,7 +111,7 @@ class StepAccount:
             kv_wasted_outside=usage.wasted_outside,
             kv_shared=usage.shared,
             kv_cached=usage.cached,
-            table_bytes=self._kv.table_bytes,
+            table_bytes=self._table_bytes,
             table_written_bytes=work.table_bytes,
             evicted_blocks=work.evicted_blocks,
             preemptions=scheduler.preemptions - self._preemptions,
