@@ -41,7 +41,7 @@ class EngineCore:
         self.runner = runner
         self.clock = clock
         self.effective = effective
-        self.recorder.begin(self._header())
+        self.recorder.begin(self.header())
         self._account = StepAccount(scheduler, kv, clock)
         self._totals = Stats(kv_token_bytes=kv.arena.spec.token_bytes)
 
@@ -145,7 +145,8 @@ class EngineCore:
         self.runner.close()
         self.recorder.close()
 
-    def _header(self) -> Header:
+    def header(self) -> Header:
+        """What a record of this engine begins with."""
         kv = self.kv
         return Header(
             octavo=__version__,
