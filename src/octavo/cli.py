@@ -1,4 +1,4 @@
-"""The command line: every setting of ``config.py`` as an option, and the two commands that use them."""
+"""The command line: every setting of ``config.py`` as an option, and the commands that use them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import os
 import sys
 import types
 import typing
+from collections.abc import Collection
 from typing import Any
 
+from octavo.bench.arguments import NOT_HERE, add_bench, add_compare
 from octavo.bench.capture import command as capture_command
 from octavo.config import EngineConfig, ServerConfig, Settings, from_mapping, read_toml
 from octavo.errors import ConfigError, OctavoError
@@ -18,7 +20,8 @@ from octavo.version import __version__
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command. Returns its exit status: 0, 1 for what octavo refuses or reports, 130 after Ctrl-C."""
-    args = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    args = _parser().parse_args(_with_two_words(words), argparse.Namespace(words=words))
     try:
         status: int = args.run(args)
         sys.stdout.flush()
@@ -34,6 +37,11 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _with_two_words(argv: list[str]) -> list[str]:
+    """``bench compare`` is a command by itself, whose name has two words."""
+    return ["bench compare", *argv[2:]] if argv[:2] == ["bench", "compare"] else argv
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -58,20 +66,40 @@ def _parser() -> argparse.ArgumentParser:
     _add_settings(generate, EngineConfig)
     generate.set_defaults(run=_generate)
 
+    bench = commands.add_parser("bench", help="measure latencies and rates under a fixed load, of an engine or of any server")
+    add_bench(bench)
+    bench.add_argument("--model", default=argparse.SUPPRESS, help=_help(EngineConfig, "model"))
+    _add_options(bench, EngineConfig, without=NOT_HERE)
+    bench.set_defaults(run=_bench)
+
+    compare = commands.add_parser("bench compare", help="compare results of octavo bench: differences, intervals, noise")
+    add_compare(compare)
+    compare.set_defaults(run=_bench_compare)
+
     capture = commands.add_parser("capture", help="record real traffic as a trace of lengths and sharing, without its text")
     capture_command.add_arguments(capture)
     capture.set_defaults(run=capture_command.capture)
+
+    trace = commands.add_parser("trace", help="turn a record (--record, POST /debug/record) into a trace that Perfetto opens")
+    trace.add_argument("record", metavar="RECORD", help="the file; a profile beside it (--profile) is joined to it")
+    trace.add_argument("-o", "--output", metavar="FILE", help="where to (-: standard output; .gz: compressed; unset: beside it)")
+    trace.set_defaults(run=_trace)
     return parser
 
 
 def _add_settings(parser: argparse.ArgumentParser, cls: type[Settings]) -> None:
-    """An option for each setting. Nothing is set by default, so that the command line only overrides the file where it speaks."""
-    group = parser.add_argument_group({"EngineConfig": "engine", "ServerConfig": "server"}[cls.__name__])
+    """An option for each setting, and for the engine's the model and a file of settings."""
+    _add_options(parser, cls)
     if cls is EngineConfig:
         parser.add_argument("model_positional", metavar="MODEL", nargs="?", help=_help(EngineConfig, "model"))
         parser.add_argument("--config", metavar="FILE", help="a TOML file of settings; options on the command line override it")
+
+
+def _add_options(parser: argparse.ArgumentParser, cls: type[Settings], without: Collection[str] = ()) -> None:
+    """An option for each setting. Nothing is set by default, so that the command line only overrides the file where it speaks."""
+    group = parser.add_argument_group({"EngineConfig": "engine", "ServerConfig": "server"}[cls.__name__])
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-        if field.name == "model":
+        if field.name == "model" or field.name in without:
             continue
         hint = cls.types()[field.name]
         options = [o for o in typing.get_args(hint) if o is not type(None)] if isinstance(hint, types.UnionType) else [hint]
@@ -117,6 +145,12 @@ def _serve(args: argparse.Namespace) -> int:
     return serve(*_settings(args))
 
 
+def _trace(args: argparse.Namespace) -> int:
+    from octavo.observe.command import trace
+
+    return trace(args.record, args.output)
+
+
 def _generate(args: argparse.Namespace) -> int:
     from octavo.engine.terminal import generate_to_terminal
     from octavo.request import SamplingParams
@@ -130,6 +164,20 @@ def _generate(args: argparse.Namespace) -> int:
     )
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
     return generate_to_terminal(config, prompt, params, chat=args.chat, verbose=args.verbose)
+
+
+def _bench(args: argparse.Namespace) -> int:
+    from octavo.bench.command import bench
+
+    given = vars(args)
+    settings = {name: given[name] for name in EngineConfig.names() if name in given and name not in NOT_HERE}
+    return bench(args, settings)
+
+
+def _bench_compare(args: argparse.Namespace) -> int:
+    from octavo.bench.command import bench_compare
+
+    return bench_compare(args)
 
 
 if __name__ == "__main__":

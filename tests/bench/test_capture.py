@@ -191,6 +191,7 @@ def test_a_row_has_the_server_s_lengths_and_the_arrival(tmp_path: Path) -> None:
         await bench.client.post(COMPLETIONS, json={"prompt": "the secret prompt", "max_tokens": 5})
         await asyncio.sleep(0.05)
         await bench.client.post(COMPLETIONS, json={"prompt": [5, 6, 7, 8, 9], "max_tokens": 5})
+        assert dict(bench.upstream.seen[0].headers)["accept-encoding"] == "identity"  # a compressed answer cannot be counted
 
     one, other = drive(tmp_path, steps)
     assert (one["prompt_tokens"], one["output_tokens"], one["prompt_bytes"], one["exact"]) == (12, 5, 17, False)

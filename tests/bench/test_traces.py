@@ -208,6 +208,7 @@ def test_a_capture_of_token_ids_shares_whole_blocks_of_four(tmp_path: Path) -> N
     assert [request.prompt_tokens for request in workload.requests] == [9, 11, 20, 11]
     assert shared_tokens(workload.requests) == [0, 8, 4, 11]
     assert not workload.notes
+    assert arrivals(read(tmp_path, text, limit=2)) == [0, 1]  # the first two to arrive
 
 
 def test_a_capture_of_text_spreads_tokens_over_bytes_and_shares_them_alike(tmp_path: Path) -> None:

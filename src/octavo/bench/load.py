@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from typing import Any
 
 from octavo.bench.workload import BenchRequest
 from octavo.errors import ConfigError
@@ -65,6 +64,21 @@ class Load:
             return self.concurrency
         return DEFAULT_CONCURRENCY if self.arrivals(requests) is None else max(1, len(requests))
 
+    def json(self, requests: Sequence[BenchRequest]) -> dict[str, Any]:
+        """For documents; ``title`` is for people."""
+        rate = self.rate if self.rate is None or math.isfinite(self.rate) else "inf"
+        burstiness = self.burstiness if math.isfinite(self.burstiness) else "inf"
+        return {
+            "title": self.describe(requests),
+            "loop": "closed" if self.arrivals(requests) is None else "open",
+            "concurrency": self.limit(requests) if self.arrivals(requests) is None else self.concurrency,
+            "rate": rate,
+            "burstiness": burstiness,
+            "warmup": self.warmup,
+            "timeout_s": self.timeout_s,
+            "seed": self.seed,
+        }
+
     def describe(self, requests: Sequence[BenchRequest]) -> str:
         """For people."""
         limit = "" if self.concurrency is None else f", at most {self.concurrency} at once"
@@ -88,5 +102,7 @@ def arrivals(count: int, rate: float, burstiness: float = 1.0, seed: int = 0) ->
         return [0.0] * count
     if math.isinf(burstiness):
         return [(i + 1) / rate for i in range(count)]
+    import numpy as np  # here, since the command line reads this file at every start
+
     moments = np.random.default_rng(seed).gamma(burstiness, size=count).cumsum()
     return [float(moment) for moment in moments * (count / rate / moments[-1])] if count else []

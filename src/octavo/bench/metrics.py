@@ -117,22 +117,26 @@ def measure(records: Sequence[RequestRecord], end: float | None = None, goals: G
 
 def chunk_gaps(record: RequestRecord) -> list[float]:
     """The times from each piece of output to the next."""
-    moments = record.moments
-    return [after - before for before, after in pairwise(moments)]
+    return gaps_of_tokens(record.moments, None)
 
 
 def token_gaps(record: RequestRecord) -> list[float]:
-    """The times from each token to the next: a piece of n tokens that comes g after the one before is n gaps of g / n.
+    """The times from each token to the next, see ``gaps_of_tokens``."""
+    return gaps_of_tokens(record.moments, record.tokens if record.stated else None)
 
-    Where the server does not say how many tokens a piece holds, the pieces stand for tokens. Tokens that come with the first
-    piece have no gap before them.
+
+def gaps_of_tokens(moments: Sequence[float], tokens: Sequence[int] | None) -> list[float]:
+    """From pieces of output, of that many tokens each: a piece of n that comes g after the one before is n gaps of g / n.
+
+    Where nobody knows how many tokens a piece holds (None), the pieces stand for tokens. Tokens that come with the first piece
+    have no gap before them.
     """
-    if not record.stated:
-        return chunk_gaps(record)
+    if tokens is None:
+        return [after - before for before, after in pairwise(moments)]
     gaps: list[float] = []
-    last = record.moments[0] if record.moments else 0.0
-    for moment, tokens in zip(record.moments[1:], record.tokens[1:], strict=True):
-        if tokens:
-            gaps += [(moment - last) / tokens] * tokens
+    last = moments[0] if moments else 0.0
+    for moment, count in zip(moments[1:], tokens[1:], strict=True):
+        if count:
+            gaps += [(moment - last) / count] * count
             last = moment
     return gaps

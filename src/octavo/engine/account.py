@@ -134,7 +134,7 @@ class StepAccount:
         before, work, usage = planned.work, self._kv.work, planned.usage
         result = flight.landed()
         computing = result.execute_s + result.sample_s
-        submitted = flight.began
+        submitted = planned.ready if direct else flight.began
         done = self._returned if direct else flight.done
         commit_s = end - self._returned - work.total_s()
         gc_s, gc_count = self._scheduler.recorder.garbage()
@@ -190,7 +190,7 @@ class StepAccount:
             prefix_queries=planned.queries,
             prefix_hits=planned.hits,
             prefix_rounding=planned.rounding,
-            queued_s=max(0.0, submitted - planned.ready),
+            queued_s=0.0 if direct else max(0.0, submitted - planned.ready),
             handover_s=max(0.0, self._returned - done),
             hidden_s=planned.hidden_s + (commit_s if next_began else 0.0),
         )

@@ -47,7 +47,7 @@ class EngineCore:
         self.clock = clock
         self.effective = effective
         self.overlapped = overlapped
-        self.recorder.begin(self._header())
+        self.recorder.begin(self.header())
         self._account = StepAccount(scheduler, kv, clock)
         self._executor: Executor | None = None
         self._under_way: deque[tuple[PlannedStep, Flight]] = deque()
@@ -190,7 +190,8 @@ class EngineCore:
         self.runner.close()
         self.recorder.close()
 
-    def _header(self) -> Header:
+    def header(self) -> Header:
+        """What a record of this engine begins with."""
         kv = self.kv
         return Header(
             octavo=__version__,

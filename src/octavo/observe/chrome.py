@@ -78,24 +78,30 @@ def _names(record: Record) -> Iterator[Event]:
 def _scheduler(record: Record, scale: Scale) -> Iterator[Event]:
     """Steps and, between them, what the thread waits for or does."""
     before: StepRecord | None = None
+    overlapped = any(step.queued_s for step in record.steps)
     for step in record.steps:
         start, end = scale(step.start), scale(step.end)
         if (
             before is not None and before.step + 1 == step.step
         ):  # how long the engine had nothing to do before all this is not of it
-            ended = scale(before.end)
-            woken = min(ended + round(step.idle_s * 1e9), start)
-            if woken > ended:
-                yield _span(ENGINE, SCHEDULER, "waiting for work", ended, woken)
+            woken = start - round(step.between_s * 1e9)
+            if step.idle_s > 0:
+                yield _span(ENGINE, SCHEDULER, "waiting for work", woken - round(step.idle_s * 1e9), woken)
             if start > woken:
                 yield _span(ENGINE, SCHEDULER, "messages", woken, start)
-        submitted, done = scale(step.submitted), scale(step.done)
-        waiting = max(submitted, done - round(step.wait_s * 1e9))
-        yield _span(ENGINE, SCHEDULER, f"step {step.step}", start, end, _values(step))
-        yield _span(ENGINE, SCHEDULER, "plan", start, max(start, submitted - round(step.view_s * 1e9)))
-        yield _span(ENGINE, SCHEDULER, "launch", submitted, waiting)
-        yield _span(ENGINE, SCHEDULER, "waiting for the device", waiting, done)
-        yield _span(ENGINE, SCHEDULER, "commit", done, end)
+        ready, submitted, done, taken = (
+            scale(t) for t in (step.submitted - step.queued_s, step.submitted, step.done, step.done + step.handover_s)
+        )
+        view = max(start, ready - round(step.view_s * 1e9))
+        waiting = max(submitted, taken - round(step.wait_s * 1e9))
+        if overlapped:  # the parts of two steps alternate in this thread, so no span holds a whole step
+            yield _span(ENGINE, SCHEDULER, f"plan step {step.step}", start, view, _values(step))
+        else:
+            yield _span(ENGINE, SCHEDULER, f"step {step.step}", start, end, _values(step))
+            yield _span(ENGINE, SCHEDULER, "plan", start, view)
+            yield _span(ENGINE, SCHEDULER, "launch", submitted, waiting)
+        yield _span(ENGINE, SCHEDULER, "waiting for the device", waiting, taken)
+        yield _span(ENGINE, SCHEDULER, "commit", taken, end)
         before = step
 
 
@@ -106,11 +112,13 @@ COMMITTING = ("offer_s", "release_s")
 def _kv_manager(record: Record, scale: Scale) -> Iterator[Event]:
     """What the KV cache did in each step: the sums of its parts, side by side where the parts were."""
     for step in record.steps:
-        start, submitted, done, end = (scale(t) for t in (step.start, step.submitted, step.done, step.end))
-        view = max(start, submitted - round(step.view_s * 1e9))
-        for names, at, limit in ((PLANNING, start, view), (COMMITTING, done, end)):
+        start, ready, taken, end = (
+            scale(t) for t in (step.start, step.submitted - step.queued_s, step.done + step.handover_s, step.end)
+        )
+        view = max(start, ready - round(step.view_s * 1e9))
+        for names, at, limit in ((PLANNING, start, view), (COMMITTING, taken, end)):
             if names is COMMITTING:
-                yield _span(ENGINE, KV_MANAGER, "view", view, submitted)
+                yield _span(ENGINE, KV_MANAGER, "view", view, ready)
             for name in names:
                 until = min(at + round(getattr(step, name) * 1e9), limit)
                 if until > at:

@@ -32,7 +32,6 @@ MOST_DAMAGE = 20  # sentences of damage that are kept; the rest is counted
 
 _header = msgspec.json.Decoder(Header)
 _line = msgspec.json.Decoder(Line)
-decode_step = msgspec.json.Decoder(StepRecord).decode
 
 
 @dataclass(slots=True)

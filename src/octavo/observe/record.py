@@ -209,6 +209,9 @@ class StepRecord(msgspec.Struct, kw_only=True, array_like=True, gc=False, tag="s
         return None if self.busy_s is None or self.end <= self.start else self.busy_s / (threads * (self.end - self.start))
 
 
+decode_step = msgspec.json.Decoder(StepRecord).decode  # of a step's line
+
+
 class Arrived(msgspec.Struct, array_like=True, gc=False, tag="arrived"):
     """A request was queued. ``arrival``: when it was made, which its latencies count from."""
 

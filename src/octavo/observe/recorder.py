@@ -48,13 +48,13 @@ class Recorder:
         self._events: deque[tuple[float, str, bool, bytes]] = deque(maxlen=KEPT_EVENTS)  # moment, request, whether it ended, line
         self._lost_steps = self._lost_events = False  # whether a ring no longer holds its first
         self._garbage = GarbageWatch(self._now, self._collection)
-        self._garbage.start()
 
     def begin(self, header: Header) -> None:
         """What every record of this engine starts with. To be called once, before anything else."""
         self._header = header
         if self._file is not None:
             self._file.put(_encode(header), self._dropped)
+        self._garbage.start()
 
     def close(self) -> None:
         """Write what is left to the file. What is recorded after this stays in memory only."""

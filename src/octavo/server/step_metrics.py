@@ -8,8 +8,7 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from octavo.observe.read import decode_step
-from octavo.observe.record import StepRecord
+from octavo.observe.record import StepRecord, decode_step
 
 SECONDS = tuple(float(f"{digit}e{power}") for power in range(-6, 2) for digit in (1, 2, 5))  # 1 us to 50 s
 LAUNCHES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0)
