@@ -130,6 +130,10 @@ class EngineConfig(Settings):
         f"default {DEFAULT_MAX_PREEMPTIONS})",
         low=0,
     )
+    async_scheduling: bool = setting(
+        True,
+        "plan the next step, and prepare its memory, while one computes; tokens are the same, a new request may wait a step more",
+    )
     threads: int | None = setting(None, "compute threads; unset: the CPUs that this process may use", low=1, high=4096)
     record: str | None = setting(
         None, "a file, replaced if it exists, that gets a line for every step and a few for every request; octavo trace shows it"

@@ -49,8 +49,8 @@ class PlannedStep:
 
 
 class StepAccount:
-    """Told of each moment of a step by whoever carries it out: ``begin``, ``planned``, ``prepared``, then ``returned`` and ``end``.
-    Between the two groups another step's may come.
+    """Told of each moment of a step by whoever carries it out: ``begin``, ``planned``, ``prepared``, then ``waits``, ``returned``
+    and ``end``. Between the two groups another step's may come.
 
     What other parts count since start becomes what this step added. Nothing here looks at single rows or tokens.
     """

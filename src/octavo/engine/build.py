@@ -65,11 +65,11 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> 
         **kv.describe(),
         "max_model_len": f"{max_model_len}",
         "batch": f"{config.max_num_seqs} sequences, {config.max_num_batched_tokens} tokens a step",
-        "scheduling": f"chunked prefill mixed with decode, not overlapped{preempts}",
+        "scheduling": f"chunked prefill mixed with decode, {'' if config.async_scheduling else 'not '}overlapped{preempts}",
         **({"record": config.record} if config.record else {}),
         **({"profile": f"{config.profile} steps, {profile_path(config.record)}"} if config.record and config.profile else {}),
     }
-    return EngineCore(scheduler, kv, runner, clock, effective)
+    return EngineCore(scheduler, kv, runner, clock, effective, config.async_scheduling)
 
 
 def longest_request(config: EngineConfig, checkpoint: Checkpoint) -> int:

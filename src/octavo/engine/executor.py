@@ -44,7 +44,11 @@ class Flight:
 
 
 class Executor(ABC):
-    """Computes the steps that are submitted, one after the other, in order."""
+    """Computes the steps that are submitted, one after the other, in order, on ``runner``."""
+
+    def __init__(self, runner: Runner, clock: Clock):
+        self.runner = runner
+        self._clock = clock
 
     @abstractmethod
     def submit(self, flight: Flight) -> None:
@@ -62,10 +66,6 @@ class Executor(ABC):
 class DirectExecutor(Executor):
     """Computes in the caller's thread, at once."""
 
-    def __init__(self, runner: Runner, clock: Clock):
-        self.runner = runner
-        self._clock = clock
-
     def submit(self, flight: Flight) -> None:
         flight.run(self.runner, self._clock)
 
@@ -81,8 +81,7 @@ class ThreadExecutor(Executor):
     computes begins as soon as that one ends, without waiting for the caller's thread."""
 
     def __init__(self, runner: Runner, clock: Clock):
-        self.runner = runner
-        self._clock = clock
+        super().__init__(runner, clock)
         self._submitted: SimpleQueue[Flight | None] = SimpleQueue()
         self._computed: SimpleQueue[None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="octavo-step", daemon=True)

@@ -85,8 +85,8 @@ class FreeExtents:
         return start
 
     def take_longest(self, most: int) -> tuple[int, int]:
-        """Remove up to ``most`` consecutive blocks: all of them from the shortest extent that has as many, else the longest extent.
-        There must be one. Returns the first block, and how many."""
+        """Remove up to ``most`` consecutive blocks: all of them from the shortest extent that has as many, else the longest
+        extent. There must be one. Returns the first block, and how many."""
         length = min(most, self._lengths[-1])
         start = self.take_run(length)
         assert start is not None

@@ -89,9 +89,8 @@ def _scheduler(record: Record, scale: Scale) -> Iterator[Event]:
                 yield _span(ENGINE, SCHEDULER, "waiting for work", woken - round(step.idle_s * 1e9), woken)
             if start > woken:
                 yield _span(ENGINE, SCHEDULER, "messages", woken, start)
-        ready, submitted, done, taken = (
-            scale(t) for t in (step.submitted - step.queued_s, step.submitted, step.done, step.done + step.handover_s)
-        )
+        ready, submitted = scale(step.submitted - step.queued_s), scale(step.submitted)
+        taken = scale(step.done + step.handover_s)
         view = max(start, ready - round(step.view_s * 1e9))
         waiting = max(submitted, taken - round(step.wait_s * 1e9))
         if overlapped:  # the parts of two steps alternate in this thread, so no span holds a whole step

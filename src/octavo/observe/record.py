@@ -62,8 +62,8 @@ class StepRecord(msgspec.Struct, kw_only=True, array_like=True, gc=False, tag="s
     sequences: rows of the plan. prefill_tokens, decode_tokens: tokens computed, those sampled by the step before apart.
     running, waiting: requests, once the step was planned.
 
-    Seconds of the engine's thread. start..submitted = schedule_s + allocate_s + extend_s + evict_s + match_s + view_s + queued_s and
-    what of compaction_s, table_s and release_s falls there; submitted..done = launch_s + execute_s + sample_s; done..end =
+    Seconds of the engine's thread. start..submitted = schedule_s + allocate_s + extend_s + evict_s + match_s + view_s + queued_s
+    and what of compaction_s, table_s and release_s falls there; submitted..done = launch_s + execute_s + sample_s; done..end =
     handover_s + commit_s + offer_s and the release_s of requests that ended. Where scheduling is overlapped, a step's start comes
     before the end of the step before it.
 
@@ -78,8 +78,8 @@ class StepRecord(msgspec.Struct, kw_only=True, array_like=True, gc=False, tag="s
     launch_s:   turning plan and view into what the device reads, and handing it over.
     execute_s:  the decoder. sample_s: choosing tokens from its logits.
     commit_s:   taking in what was sampled, without what the KV cache did for it.
-    wait_s:     time in which this thread could do nothing but wait for the device: execute_s + sample_s, or less where scheduling is
-                overlapped.
+    wait_s:     time in which this thread could do nothing but wait for the device: execute_s + sample_s, or less where
+                scheduling is overlapped.
     idle_s:     since the step before, until there was a request to compute.
     between_s:  the rest of the time since the step before: taking requests, sending what was sampled, recording, and whatever
                 else the thread did.
@@ -113,8 +113,8 @@ class StepRecord(msgspec.Struct, kw_only=True, array_like=True, gc=False, tag="s
 
     queued_s:   planned and ready, until the step before it was computed.
     handover_s: computed, until the engine's thread took the result: it wakes up, or is busy.
-    hidden_s:   of planning, view and commit, what fell while another step computed. It costs no wall time where a core is free for
-                it; where all cores compute, it is taken from them.
+    hidden_s:   of planning, view and commit, what fell while another step computed. It costs no wall time where a core is free
+                for it; where all cores compute, it is taken from them.
     """
 
     step: int

@@ -27,9 +27,10 @@ class Scheduler:
     A sequence that was preempted ``max_preemptions`` times is admitted again only with room for all it may ever hold, and is
     then never a victim.
 
-    A step may be planned while the one before it computes: its rows then refer to tokens that nobody knows yet. Nobody is preempted
-    for such a step; who finds no room waits, and ``starved`` asks for a plan made when nothing is under way. What is under way for a
-    request that has ended meanwhile is computed and dropped, and its slot and memory return once that step is committed.
+    A step may be planned while the one before it computes: its rows then refer to tokens that nobody knows yet. Nobody is
+    preempted for such a step; who finds no room waits, and ``starved`` asks for a plan made when nothing is under way. What is
+    under way for a request that has ended meanwhile is computed and dropped, and its slot and memory return once that step is
+    committed.
 
     starved: whether the last plan left out a sequence for want of memory that a preemption may make.
     planned_tokens, planned_decodes: of the last plan, its tokens and those of them that continue what the step before sampled.
@@ -226,8 +227,8 @@ class Scheduler:
         sequence.pending += last
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[TokenUpdate]:
-        """Take in what the oldest step under way sampled. Requests that end here have released their memory on return, unless a row
-        of the next step, which is planned already, still needs it."""
+        """Take in what the oldest step under way sampled. Requests that end here have released their memory on return, unless a
+        row of the next step, which is planned already, still needs it."""
         updates: list[TokenUpdate] = []
         sampled = iter(result.tokens.tolist())
         now = self.clock.now()
