@@ -21,6 +21,7 @@ from octavo.bench.capture.writer import CaptureWriter
 from octavo.bench.sharing import shared_tokens
 from octavo.bench.traces import read_trace
 from octavo.bench.traces.source import DamagedError
+from octavo.cli import main
 from octavo.errors import WorkloadError
 from octavo.models.load import open_checkpoint
 from tests.bench.upstream import Bench, capturing, plain, stream
@@ -352,22 +353,26 @@ def test_a_capture_overwrites_nothing(tmp_path: Path) -> None:
 # ---- logs
 
 
-def convert(tmp_path: Path, *lines: Any, tokenizer: str | None = None) -> tuple[int, str, list[dict[str, Any]]]:
-    """Status, what was printed, and the rows of ``octavo capture --log``."""
-    log, output = tmp_path / "log.jsonl", tmp_path / "trace.jsonl"
-    log.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
-    command = [sys.executable, "-m", "octavo", "capture", "--log", str(log), "-o", str(output)]
-    done = subprocess.run(
-        [*command, *(["--tokenizer", tokenizer] if tokenizer else [])], capture_output=True, text=True, timeout=60
-    )
-    rows = [json.loads(line) for line in output.read_text().splitlines()[1:]] if output.exists() else []
-    return done.returncode, done.stdout + done.stderr, rows
+Convert = Callable[..., tuple[int, str, list[dict[str, Any]]]]
 
 
-def test_a_log_is_converted_whatever_shape_its_lines_have(tmp_path: Path) -> None:
+@pytest.fixture
+def convert(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Convert:
+    """Status, what was printed, and the rows of ``octavo capture --log`` with these lines."""
+
+    def run(*lines: Any) -> tuple[int, str, list[dict[str, Any]]]:
+        log, output = tmp_path / "log.jsonl", tmp_path / "trace.jsonl"
+        log.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+        status = main(["capture", "--log", str(log), "-o", str(output)])
+        rows = [json.loads(line) for line in output.read_text().splitlines()[1:]] if output.exists() else []
+        return status, "".join(capsys.readouterr()), rows
+
+    return run
+
+
+def test_a_log_is_converted_whatever_shape_its_lines_have(convert: Convert) -> None:
     body = {"prompt": "x" * 40, "max_tokens": 7}
     status, printed, rows = convert(
-        tmp_path,
         {"timestamp": 1700000000.5, **body, "usage": USAGE},
         {"time": "2023-11-14T22:13:22Z", "body": body, "response": {"choices": [{"text": "y" * 20}], "usage": USAGE}},
         {"ts": 1700000003000, "request": body, "response": {"status_code": 200, "body": {"choices": [{"text": "y" * 20}]}}},
@@ -382,9 +387,8 @@ def test_a_log_is_converted_whatever_shape_its_lines_have(tmp_path: Path) -> Non
     assert "5 requests written" in printed
 
 
-def test_lines_of_a_log_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
+def test_lines_of_a_log_that_cannot_be_used_are_counted(convert: Convert) -> None:
     status, printed, rows = convert(
-        tmp_path,
         {"timestamp": 1, "prompt": "x", "max_tokens": 3},
         "{broken",
         {"timestamp": 2, "prompt": "x"},  # nothing says how long its output was
@@ -397,13 +401,13 @@ def test_lines_of_a_log_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
     assert "5 requests left out: the first of them in line 2" in printed
 
 
-def test_a_log_without_times_has_none_afterwards(tmp_path: Path) -> None:
-    _, _, rows = convert(tmp_path, *[{"custom_id": str(i), "body": {"prompt": "x", "max_tokens": 3}} for i in range(2)])
+def test_a_log_without_times_has_none_afterwards(convert: Convert) -> None:
+    _, _, rows = convert(*[{"custom_id": str(i), "body": {"prompt": "x", "max_tokens": 3}} for i in range(2)])
     assert [row["arrival_s"] for row in rows] == [None, None]
 
 
-def test_a_log_that_is_none_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
-    status, printed, _ = convert(tmp_path, "time,prompt", "1,x")
+def test_a_log_that_is_none_is_refused_and_leaves_no_file(convert: Convert, tmp_path: Path) -> None:
+    status, printed, _ = convert("time,prompt", "1,x")
     assert status == 1
     assert "has no request that can be used: line 1: it is no valid JSON" in printed
     assert not (tmp_path / "trace.jsonl").exists()
@@ -438,9 +442,9 @@ def test_the_command_serves_until_it_is_interrupted_and_says_what_it_wrote(tmp_p
         (["--upstream", "http://127.0.0.1:9", "--tokenizer", "nothing"], "'nothing' is no model"),
     ],
 )
-def test_options_that_cannot_take_effect_are_refused(tmp_path: Path, options: list[str], problem: str) -> None:
-    command = [sys.executable, "-m", "octavo", "capture", *options, "-o", str(tmp_path / "capture.jsonl")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    assert problem in done.stderr
+def test_options_that_cannot_take_effect_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], problem: str
+) -> None:
+    assert main(["capture", *options, "-o", str(tmp_path / "capture.jsonl")]) == 1
+    assert problem in capsys.readouterr().err
     assert not (tmp_path / "capture.jsonl").exists()

@@ -110,8 +110,10 @@ async def capturing(folder: Path, reader: PromptReader | None = None) -> AsyncIt
     recorder = TrafficRecorder(writer, reader or PromptReader())
     behind = listen("127.0.0.1", 0)
     base = f"http://{address_of(behind)}"
-    async with serving(uvicorn.Server(_config(upstream)), behind) as stop, proxied(base, recorder) as client:
+    server = uvicorn.Server(_config(upstream))
+    async with serving(server, behind) as stop, proxied(base, recorder) as client:
         yield Bench(upstream, client, recorder, file, stop)
+        server.should_exit = server.force_exit = True  # both servers take their time to end: at the same time
     recorder.close()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from octavo.bench.metrics import RATES, gaps_of_tokens
 from octavo.bench.report import SCHEMA, Json, results_of
 from octavo.bench.statistics import Change, Sample, bootstrap, welch
-from octavo.bench.table import format_number, title
+from octavo.bench.table import counted, format_number, title
 from octavo.errors import ConfigError
 
 COMPARED = ("mean", "p50", "p90", "p99")
@@ -110,13 +110,14 @@ def read_results(path: str | Path) -> list[Json]:
         results = [result | {"machine": value["machine"]} for result in results_of(value)]
         for result in results:
             _check(result)
-    except (KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, AttributeError, IndexError):
         raise ConfigError(f"{path} is no result of octavo bench.") from None
     return results
 
 
 def _check(result: Json) -> None:
-    """Raises KeyError or TypeError unless what ``compare`` reads is there."""
+    """Raises LookupError or TypeError unless what ``compare`` reads is there."""
+    result["rounds"][0]
     for name in ("suite", "label", "config", "workload", "requests"):
         result[name]
     for made in result["rounds"]:
@@ -174,7 +175,7 @@ def _values(request: Json, metric: str) -> list[float]:
 
 def _name(result: Json) -> str:
     rounds = len(result["rounds"])
-    return f"{title(result)}, {rounds} round{'s' if rounds > 1 else ''}"
+    return f"{title(result)}, {counted(rounds, 'round')}"
 
 
 def _notes(base: Json, other: Json) -> list[str]:
@@ -189,7 +190,7 @@ def _notes(base: Json, other: Json) -> list[str]:
     for side, result in (("base", base), ("other", other)):
         failed = sum(sum(made["metrics"]["errors"].values()) for made in result["rounds"])
         if failed:
-            notes.append(f"In {side}, {failed} requests failed; latencies are those of the others.")
+            notes.append(f"In {side}, {counted(failed, 'request')} failed; latencies are those of the others.")
         if any((made["metrics"].get("client") or {}).get("warning") for made in result["rounds"]):
             notes.append(f"In {side}, the client was the bottleneck.")
     return notes

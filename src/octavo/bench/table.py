@@ -30,16 +30,19 @@ def result_lines(result: Json) -> list[str]:
     """All of it."""
     metrics, workload, rounds = result["metrics"], result["workload"], len(result["rounds"])
     times = f"{metrics['duration_s']:.1f} s" if rounds == 1 else f"{rounds} rounds, {metrics['duration_s']:.1f} s in all"
+    requests = counted(workload["requests"], "request")
     lines = [
         title(result),
-        f"{workload['requests']} requests, {workload['prompt_tokens']} prompt and {workload['output_tokens']} output tokens; "
+        f"{requests}, {workload['prompt_tokens']} prompt and {workload['output_tokens']} output tokens; "
         f"{result['config']['load']['title']}; {times}",
         result["config"]["summary"],
         *workload["notes"],
         "",
     ]
     if any(made["interrupted"] for made in result["rounds"]):
-        lines.insert(3, f"Interrupted: {metrics['unfinished']} requests were under way; they count for rates, not for latencies.")
+        lines.insert(
+            3, f"Interrupted: {counted(metrics['unfinished'], 'request')} under way, which count for rates, not for latencies."
+        )
     lines += _latencies(metrics, rounds)
     lines += ["", *_rates(result), *_requests(result), *_memory(result), *_client(metrics)]
     return lines
@@ -111,11 +114,11 @@ def _requests(result: Json) -> list[str]:
         lines.append(f"  {metrics['short']} ended with fewer tokens than they asked for.")
     sources = metrics["token_sources"]
     if sources.get("chunks"):
-        lines.append(
-            f"  Output tokens of {sources['chunks']} requests are chunks: the server counts no tokens, and no tokenizer is given."
-        )
+        lines.append(f"  Output tokens of {counted(sources['chunks'], 'request')} are chunks: nobody counts their tokens.")
     if sources.get("tokenizer"):
-        lines.append(f"  Output tokens of {sources['tokenizer']} requests are counted by the tokenizer: the server counts none.")
+        lines.append(
+            f"  Output tokens of {counted(sources['tokenizer'], 'request')} are counted by the tokenizer: the server counts none."
+        )
     if _several_tokens(metrics) and metrics["itl_s"] == metrics["icl_s"]:
         per_chunk = metrics["output_tokens"] / metrics["chunks"]
         lines.append(f"  ITL is from chunk to chunk, of {per_chunk:.1f} tokens each: the server does not say how many each has.")
@@ -156,6 +159,11 @@ def _client(metrics: Json) -> list[str]:
     if client["warning"]:
         lines.append(f"WARNING: {client['warning']}")
     return lines
+
+
+def counted(count: int, what: str) -> str:
+    """A number with its noun: "1 request", "2 requests"."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def format_number(value: float | None, scale: float = 1.0) -> str:
