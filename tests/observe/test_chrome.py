@@ -62,11 +62,7 @@ def trace(path: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def tracks(trace: dict[str, Any]) -> dict[tuple[int, int], list[Event]]:
     """Spans by process and thread, in the order of the file."""
-    found: dict[tuple[int, int], list[Event]] = defaultdict(list)
-    for event in trace["traceEvents"]:
-        if event["ph"] == "X":
-            found[event["pid"], event["tid"]].append(event)
-    return found
+    return spans(trace)
 
 
 def test_it_is_chrome_s_format(trace: dict[str, Any]) -> None:
@@ -80,7 +76,36 @@ def test_every_track_and_process_has_a_name(trace: dict[str, Any], tracks: dict[
     assert {(ENGINE, tid) for tid in (SCHEDULER, KV_MANAGER, DEVICE, GARBAGE)} <= set(tracks)
 
 
+def spans(trace: dict[str, Any]) -> dict[tuple[int, int], list[Event]]:
+    found: dict[tuple[int, int], list[Event]] = defaultdict(list)
+    for event in trace["traceEvents"]:
+        if event["ph"] == "X":
+            found[event["pid"], event["tid"]].append(event)
+    return found
+
+
 def test_spans_of_a_track_are_in_order_and_nest(tracks: dict[tuple[int, int], list[Event]]) -> None:
+    in_order_and_nested(tracks)
+
+
+def test_parts_of_overlapped_steps_alternate_in_the_engine_s_thread(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    recorder = Recorder(RealClock(), RecordFile(str(path)))
+    core = fake_engine(capacity=96, block_size=8, slots=4, max_model_len=96, recorder=recorder, overlapped=True)
+    for i in range(6):
+        core.add(request(f"r{i}", [5, 6, 7] * (3 + i), max_tokens=30))
+    run(core)
+    core.close()
+    assert main(["trace", str(path)]) == 0
+    trace = json.loads(path.with_name("run.trace.json").read_bytes())
+    jsonschema.validate(trace, SCHEMA)
+    tracks = spans(trace)
+    in_order_and_nested(tracks)
+    names = [e["name"] for e in tracks[ENGINE, SCHEDULER] if e["name"].startswith("plan") or e["name"] == "commit"]
+    assert names[:4] == ["plan step 1", "plan step 2", "commit", "plan step 3"]
+
+
+def in_order_and_nested(tracks: dict[tuple[int, int], list[Event]]) -> None:
     for events in tracks.values():
         begins = [event["ts"] for event in events]
         assert begins == sorted(begins)

@@ -32,7 +32,7 @@ def run(model: Path, record: Path, tokens: int, **settings: Any) -> None:
 
 def test_the_profile_s_steps_lie_where_the_record_has_them(model: Path, tmp_path: Path) -> None:
     record = tmp_path / "run.jsonl"
-    run(model, record, 20, profile=STEPS)
+    run(model, record, 20, profile=STEPS, async_scheduling=False)
     assert main(["trace", str(record)]) == 0
     events = json.loads((tmp_path / "run.trace.json").read_bytes())["traceEvents"]
     profiled = {int(e["name"].split()[-1]): e for e in events if e["name"].startswith("octavo step ") and e["ph"] == "X"}

@@ -83,17 +83,23 @@ class EngineCore:
 
     def step(self) -> Outputs:
         """Compute one step. Call it only while ``has_work``."""
-        account, executor, under_way = self._account, self._on_executor(), self._under_way
+        account, under_way = self._account, self._under_way
         if not under_way:
             self._launch()
         # Whoever found no memory needs a plan that may preempt, which is made when nothing is under way.
         if self.overlapped and not self.scheduler.starved:
             self._launch()
+        planned, flight = under_way[0]
         account.waits()
-        executor.wait()
+        try:
+            result = flight.landed()
+        except BaseException:
+            if flight.error is not None:  # and not an interrupt that found this thread waiting
+                under_way.popleft()
+                self.scheduler.lose()
+            raise
         account.returned()
-        planned, flight = under_way.popleft()
-        result = flight.landed()
+        under_way.popleft()
         updates = self.scheduler.commit(flight.plan, result)
         if under_way:
             under_way[0][0].beside(flight)
@@ -122,14 +128,10 @@ class EngineCore:
     def _on_executor(self) -> Executor:
         """What computes steps, on the runner that the engine has now."""
         if self._executor is None or self._executor.runner is not self.runner:
-            self._close_executor()
+            if self._executor is not None:
+                self._executor.close()
             self._executor = (ThreadExecutor if self.overlapped else DirectExecutor)(self.runner, self.clock)
         return self._executor
-
-    def _close_executor(self) -> None:
-        if self._executor is not None:
-            self._executor.close()
-            self._executor = None
 
     def _see_peak(self, usage: Usage, tokens: int) -> None:
         """``usage`` once a step is planned, which computes so many tokens: its places are reserved by then."""
@@ -180,14 +182,18 @@ class EngineCore:
     def close(self) -> None:
         """Drop every request, once what is under way is done, and complete the record."""
         self.abort(self.scheduler.ids())
-        while self._under_way:
-            self.step()
-        self._close_executor()
+        self.settle()
         self.close_record()
+
+    def settle(self) -> None:
+        """Where no request is left, wait for what is still under way of those that have ended, and take back their memory."""
+        while self._under_way and not self.scheduler.ids():
+            self.step()
 
     def close_record(self) -> None:
         """Write what is left of the record and of what the runner writes beside it. Nothing is added to them after this."""
-        self.runner.close()
+        self._on_executor().close()
+        self._executor = None
         self.recorder.close()
 
     def header(self) -> Header:

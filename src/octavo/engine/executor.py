@@ -23,6 +23,7 @@ class Flight:
         self.view = view
         self.began = 0.0
         self.done = 0.0
+        self.computed = threading.Event()
         self.result: StepResult | None = None
         self.error: BaseException | None = None
 
@@ -34,9 +35,11 @@ class Flight:
         except BaseException as error:
             self.error = error
         self.done = clock.now()
+        self.computed.set()
 
     def landed(self) -> StepResult:
-        """The result of a step that was computed. Raises what the runner raised."""
+        """Wait for the result. Raises what the runner raised."""
+        self.computed.wait()
         if self.error is not None:
             raise self.error
         assert self.result is not None
@@ -55,12 +58,8 @@ class Executor(ABC):
         """Compute this step after those that were submitted before it."""
 
     @abstractmethod
-    def wait(self) -> None:
-        """Return once the oldest submitted step that was not waited for is computed."""
-
-    @abstractmethod
     def close(self) -> None:
-        """Wait for what was submitted; take no more."""
+        """Wait for what was submitted, take no more, and close the runner, in the thread that it has run in."""
 
 
 class DirectExecutor(Executor):
@@ -69,11 +68,8 @@ class DirectExecutor(Executor):
     def submit(self, flight: Flight) -> None:
         flight.run(self.runner, self._clock)
 
-    def wait(self) -> None:
-        pass
-
     def close(self) -> None:
-        pass
+        self.runner.close()
 
 
 class ThreadExecutor(Executor):
@@ -83,15 +79,11 @@ class ThreadExecutor(Executor):
     def __init__(self, runner: Runner, clock: Clock):
         super().__init__(runner, clock)
         self._submitted: SimpleQueue[Flight | None] = SimpleQueue()
-        self._computed: SimpleQueue[None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="octavo-step", daemon=True)
         self._thread.start()
 
     def submit(self, flight: Flight) -> None:
         self._submitted.put(flight)
-
-    def wait(self) -> None:
-        self._computed.get()
 
     def close(self) -> None:
         self._submitted.put(None)
@@ -100,4 +92,4 @@ class ThreadExecutor(Executor):
     def _run(self) -> None:
         while (flight := self._submitted.get()) is not None:
             flight.run(self.runner, self._clock)
-            self._computed.put(None)
+        self.runner.close()

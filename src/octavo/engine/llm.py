@@ -180,6 +180,7 @@ class LLM:
             self.core.abort(list(pending))
             for name in pending:
                 self._live.pop(name, None)
+            self.core.settle()
 
     def _step(self) -> None:
         for update in self.core.step().updates:

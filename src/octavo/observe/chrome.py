@@ -40,14 +40,19 @@ class Scale:
 def trace_events(record: Record, scale: Scale) -> Iterator[Event]:
     """All events of a record."""
     yield from _names(record)
-    yield from _scheduler(record, scale)
-    yield from _kv_manager(record, scale)
+    # In order of time: where scheduling is overlapped, a step is planned before the one before it is committed.
+    yield from sorted(_scheduler(record, scale), key=_outer_first)
+    yield from sorted(_kv_manager(record, scale), key=_outer_first)
     yield from _device(record, scale)
     for one in record.collections:
         args = {"generation": one.generation, "collected": one.collected}
         yield _span(ENGINE, GARBAGE, f"generation {one.generation}", scale(one.moment), scale(one.moment + one.seconds), args)
     yield from _counters(record, scale)
     yield from _requests(record, scale)
+
+
+def _outer_first(event: Event) -> tuple[float, float]:
+    return event["ts"], -event["dur"]
 
 
 def scale_of(record: Record) -> Scale:

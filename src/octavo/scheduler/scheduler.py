@@ -261,6 +261,14 @@ class Scheduler:
             updates.append(self._update(sequence, [token], finish, stop_token))
         return updates
 
+    def lose(self) -> None:
+        """The oldest step under way failed. What it would have sampled never comes: its requests can only be aborted."""
+        for sequence in self._under_way.popleft():
+            sequence.rows -= 1
+            if sequence.ended and not sequence.rows:
+                self._leaving -= 1
+                self._give_back(sequence)
+
     def _finish(self, sequence: Sequence, token: int) -> tuple[FinishReason | None, int | None]:
         """Why the sequence ends with this token, if it does, and which of its stop tokens that is, if it is one."""
         params = sequence.request.params
