@@ -25,7 +25,7 @@ class StepAccount:
         kv.work.now = clock.now
         self._last_end = self._now()
         self._woken = 0.0
-        self._preemptions = self._recomputed = self._queries = self._hits = self._rounding = 0
+        self._preemptions = self._recomputed = self._queries = self._hits = self._rounding = self._reusable = 0
         self._start = self._planned = self._submitted = self._done = 0.0
         self._kv_before = self._kv_planned = 0.0
         self._running = self._waiting = self._moved = self._table_bytes = 0
@@ -105,6 +105,8 @@ class StepAccount:
             gather_s=result.gather_s,
             gather_bytes=result.gather_bytes,
             moved_tokens=self._moved,
+            compacted_tokens=work.compacted_tokens,
+            grown_tokens=work.grown_tokens,
             kv_reserved=usage.reserved,
             kv_used=usage.used + tokens,
             kv_wasted_inside=usage.wasted_inside - tokens,
@@ -119,9 +121,11 @@ class StepAccount:
             prefix_queries=prefix.queries - self._queries,
             prefix_hits=prefix.hits - self._hits,
             prefix_rounding=prefix.rounding - self._rounding,
+            prefix_reusable=prefix.reusable - self._reusable,
         )
         work.clear()
         self._preemptions, self._recomputed = scheduler.preemptions, scheduler.recomputed_tokens
         self._queries, self._hits, self._rounding = prefix.queries, prefix.hits, prefix.rounding
-        self._last_end, self._woken = end, 0.0
+        self._reusable = prefix.reusable
+        self._last_end = end
         return scheduler.recorder.step(step)
