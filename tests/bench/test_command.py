@@ -229,7 +229,8 @@ def test_ctrl_c_prints_what_there_is() -> None:
 def test_a_second_ctrl_c_leaves_at_once() -> None:
     program = (
         "import os, signal\nfrom octavo.bench.interrupt import Interrupt\nwith Interrupt() as i:\n"
-        "  os.kill(os.getpid(), signal.SIGINT)\n  print(i.wanted, flush=True)\n  os.kill(os.getpid(), signal.SIGINT)\n  print('here')"
+        "  os.kill(os.getpid(), signal.SIGINT)\n  print(i.wanted, flush=True)\n"
+        "  os.kill(os.getpid(), signal.SIGINT)\n  print('here')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (130, "True\n")

@@ -76,8 +76,10 @@ def test_lines_that_a_slow_disk_does_not_take_are_counted(tmp_path: Path, monkey
         file.put(b"%d" % number, missing)
     file._writer._write()
     file.put(b"5", missing)
+    file._writer._write()
+    file.put(b"6", missing)
     file.close()
-    assert path.read_bytes() == b"0\n1\nmissing 3\n5\n"
+    assert path.read_bytes() == b"0\n1\nmissing 3\n5\n6\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")

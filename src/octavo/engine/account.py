@@ -41,6 +41,7 @@ class PlannedStep:
     queries: int
     hits: int
     rounding: int
+    reusable: int
     hidden_s: float = 0.0
 
     def beside(self, other: Flight) -> None:
@@ -62,7 +63,7 @@ class StepAccount:
         kv.work.now = clock.now
         self._last = self._now()  # until here the engine's thread is accounted for
         self._woken = 0.0
-        self._preemptions = self._recomputed = self._queries = self._hits = self._rounding = 0
+        self._preemptions = self._recomputed = self._queries = self._hits = self._rounding = self._reusable = 0
         self._start = self._planned = self._waited = self._returned = 0.0
         self._kv_before = self._kv_planned = 0.0
         self._running = self._waiting = self._table_bytes = 0
@@ -111,9 +112,11 @@ class StepAccount:
             queries=prefix.queries - self._queries,
             hits=prefix.hits - self._hits,
             rounding=prefix.rounding - self._rounding,
+            reusable=prefix.reusable - self._reusable,
         )
         self._preemptions, self._recomputed = scheduler.preemptions, scheduler.recomputed_tokens
         self._queries, self._hits, self._rounding = prefix.queries, prefix.hits, prefix.rounding
+        self._reusable = prefix.reusable
         self._last, self._woken = ready, 0.0
         return step
 
@@ -176,6 +179,8 @@ class StepAccount:
             gather_s=result.gather_s,
             gather_bytes=result.gather_bytes,
             moved_tokens=planned.moved_tokens,
+            compacted_tokens=before.compacted_tokens + work.compacted_tokens,
+            grown_tokens=before.grown_tokens + work.grown_tokens,
             kv_reserved=usage.reserved,
             kv_used=usage.used + planned.tokens,
             kv_wasted_inside=usage.wasted_inside - planned.tokens,
@@ -190,6 +195,7 @@ class StepAccount:
             prefix_queries=planned.queries,
             prefix_hits=planned.hits,
             prefix_rounding=planned.rounding,
+            prefix_reusable=planned.reusable,
             queued_s=0.0 if direct else max(0.0, submitted - planned.ready),
             handover_s=max(0.0, self._returned - done),
             hidden_s=planned.hidden_s + (commit_s if next_began else 0.0),
