@@ -123,6 +123,11 @@ class KVCache:
         """Make room so that positions below ``length`` can be written."""
         return self.layout.extend(slot, length)
 
+    def computing(self, slot: int, length: int) -> None:
+        """Positions below ``length`` will hold keys and values before the moves of the next view are carried out: a step that is under
+        way computes them. Copies made for the next step include them."""
+        self.layout.filled[slot] = length
+
     def computed(self, slot: int, length: int) -> None:
         """Positions below ``length``, never fewer than before, hold keys and values. Full blocks can be shared from here on."""
         self.layout.filled[slot] = length
