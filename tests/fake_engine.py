@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from octavo.engine.core import EngineCore
 from octavo.kv.arena import KVSpec
 from octavo.kv.factory import build_cache
@@ -13,6 +15,7 @@ from tests.fake_runner import FakeRunner
 
 VOCAB = 997
 SPEC = KVSpec(layers=1, kv_heads=1, head_dim=1, dtype="float32")
+PAGED_SPEC = KVSpec(layers=1, kv_heads=3, head_dim=128, dtype="float32")  # 1536 bytes a row: 8 tokens in 3 pages
 
 
 def fake_engine(
@@ -25,6 +28,8 @@ def fake_engine(
     max_model_len: int = 256,
     prefix_caching: bool = False,
     reserve: str = "max-len",
+    compaction: str = "incremental",
+    compaction_slice: int = 64,
     threshold: int = 64,
     max_preemptions: int = 4,
     eos: tuple[int, ...] = (),
@@ -35,12 +40,14 @@ def fake_engine(
     """An engine of ``slots`` sequences over ``capacity`` tokens of KV cache."""
     kv = build_cache(
         layout,
-        SPEC,
+        PAGED_SPEC if layout == "virtual" else SPEC,
         capacity=capacity,
         slots=slots,
         max_model_len=max_model_len,
         block_size=block_size,
         contiguous_reserve=reserve,
+        compaction=compaction,
+        compaction_slice=compaction_slice,
         hybrid_threshold=threshold,
         prefix_caching=prefix_caching,
     )
@@ -56,7 +63,9 @@ def fake_engine(
         eos_token_ids=eos,
         recorder=recorder or Recorder(clock),
     )
-    return EngineCore(scheduler, kv, FakeRunner(capacity, slots, VOCAB), clock, {}, overlapped)
+    # Where one place has two addresses, only the arena itself shows what was written through the other.
+    cells = kv.arena.array().view(np.int64)[0, 0, :, 0] if layout == "virtual" else None
+    return EngineCore(scheduler, kv, FakeRunner(capacity, slots, VOCAB, cells), clock, {}, overlapped)
 
 
 def request(name: str, prompt: list[int], max_tokens: int | None = 8, priority: int = 0, **params: object) -> Request:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 
 import numpy as np
+import numpy.typing as npt
 
 from octavo.kv.view import KVView
 from octavo.runner.base import Runner, StepResult
@@ -31,10 +32,14 @@ def continuation(prompt: list[int], tokens: int, vocab: int) -> list[int]:
 
 
 class FakeRunner(Runner):
-    """Computes plans as described above; keeps the plans it was given in ``plans``."""
+    """Computes plans as described above; keeps the plans it was given in ``plans``.
 
-    def __init__(self, capacity: int, slots: int, vocab: int):
-        self.cells = np.full(capacity, NEVER_WRITTEN, np.int64)
+    cells: int64, one for each token index, where they are not the runner's own: all 0 at first. A cell holds ~token, so that 0,
+    which memory begins as, is no token.
+    """
+
+    def __init__(self, capacity: int, slots: int, vocab: int, cells: npt.NDArray[np.int64] | None = None):
+        self.cells = np.zeros(capacity, np.int64) if cells is None else cells
         self.last = np.full(slots, NEVER_WRITTEN, np.int64)
         self.vocab = vocab
         self.plans: list[StepPlan] = []
@@ -48,10 +53,10 @@ class FakeRunner(Runner):
             tokens = [int(self.last[row.slot])] if row.tokens is None else row.tokens
             assert len(tokens) == row.length
             positions = np.arange(row.start, row.start + row.length)
-            self.cells[view.token_indices(np.asarray(row.slot), positions)] = tokens
+            self.cells[view.token_indices(np.asarray(row.slot), positions)] = ~np.asarray(tokens)
             if row.logits is Logits.LAST:
                 everything = np.arange(row.start + row.length)
-                context = self.cells[view.token_indices(np.asarray(row.slot), everything)].tolist()
+                context = (~self.cells[view.token_indices(np.asarray(row.slot), everything)]).tolist()
                 assert NEVER_WRITTEN not in context, "a row reads a place that was never written"
                 token = next_token(context, self.vocab)
                 self.last[row.slot] = token

@@ -18,7 +18,7 @@ from octavo.units import format_bytes, parse_bytes
         ({"block_size": 3}, "block_size is 3: a power of two from 1 to 256"),
         ({"block_size": 512}, "block_size is 512: an integer from 1 to 256"),
         ({"block_size": "16"}, "block_size is '16'"),
-        ({"kv_layout": "page"}, "kv_layout is 'page': contiguous, paged or hybrid"),
+        ({"kv_layout": "page"}, "kv_layout is 'page': contiguous, paged, hybrid or virtual"),
         ({"seed": 1.5}, "seed is 1.5: an integer"),
         ({"seed": True}, "seed is True"),
         ({"max_num_seqs": 0}, "max_num_seqs is 0: an integer from 1"),
@@ -29,10 +29,15 @@ from octavo.units import format_bytes, parse_bytes
         ({"kv_memory": 0}, "kv_memory is 0"),
         ({"kv_memory": "9" * 400}, "kv_memory is"),
         ({"kv_memory": 1.5}, "kv_memory is 1.5: a number of bytes, or text"),
-        ({"kv_layout": "contiguous", "enable_prefix_caching": True}, "enable_prefix_caching is true with kv_layout=contiguous"),
         ({"kv_layout": "contiguous", "block_size": 16}, "block_size is 16 with kv_layout=contiguous"),
         ({"kv_layout": "contiguous", "max_preemptions": 4}, "max_preemptions is 4 with kv_layout=contiguous"),
         ({"contiguous_reserve": "request"}, "contiguous_reserve is request with kv_layout=paged"),
+        ({"compaction": "pause"}, "compaction is pause with kv_layout=paged"),
+        ({"kv_layout": "contiguous", "compaction": "pause"}, "compaction is pause with contiguous_reserve=max-len"),
+        (
+            {"kv_layout": "contiguous", "contiguous_reserve": "max-len", "compaction": "incremental"},
+            "compaction is incremental with contiguous_reserve=max-len: its runs .* with request and grow only",
+        ),
         ({"hybrid_threshold": 512}, "hybrid_threshold is 512 with kv_layout=paged"),
         ({"blok_size": 3}, r"blok_size is no setting; did you mean block_size\?$"),
     ],
@@ -56,10 +61,14 @@ def test_server_settings_are_checked_alike(given: dict[str, Any], words: str) ->
         from_mapping(ServerConfig, given)
 
 
-def test_prefix_caching_is_on_where_the_layout_supports_it() -> None:
+def test_preemptions_are_capped_where_runs_grow() -> None:
+    assert EngineConfig(kv_layout="contiguous", contiguous_reserve="grow", max_preemptions=2).max_preemptions == 2
+
+
+def test_prefix_caching_is_on_unless_it_is_switched_off() -> None:
     assert EngineConfig().prefix_caching
     assert EngineConfig(kv_layout="hybrid").prefix_caching
-    assert not EngineConfig(kv_layout="contiguous").prefix_caching
+    assert EngineConfig(kv_layout="contiguous").prefix_caching
     assert not EngineConfig(enable_prefix_caching=False).prefix_caching
 
 

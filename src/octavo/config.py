@@ -93,7 +93,9 @@ class EngineConfig(Settings):
     )
     max_num_seqs: int = setting(64, "most sequences that run at once", low=1, high=65536)
     max_num_batched_tokens: int = setting(2048, "most tokens computed in one step: decode first, then prefill chunks", low=1)
-    kv_layout: str = setting("paged", "how keys and values are laid out in memory", choices=("contiguous", "paged", "hybrid"))
+    kv_layout: str = setting(
+        "paged", "how keys and values are laid out in memory", choices=("contiguous", "paged", "hybrid", "virtual")
+    )
     block_size: int | None = setting(
         None, f"tokens in a block: a power of two from 1 to 256 (paged, hybrid; default {DEFAULT_BLOCK_SIZE})", low=1, high=256
     )
@@ -107,13 +109,18 @@ class EngineConfig(Settings):
         "element type of keys and values; auto: the activations'; int8: with a scale for each token and head (native runner)",
         choices=("auto", "bfloat16", "int8"),
     )
-    enable_prefix_caching: bool | None = setting(
-        None, "compute shared prefixes once; unset: on where the layout supports it (paged, hybrid)"
-    )
+    enable_prefix_caching: bool | None = setting(None, "compute shared prefixes once; unset: on")
     contiguous_reserve: str | None = setting(
         None,
-        "what a contiguous sequence reserves: the longest a request may be (max-len, the default), or what it may need (request)",
-        choices=("max-len", "request"),
+        "what a contiguous sequence reserves: the longest a request may be (max-len, the default), what it may need (request), "
+        "or the next power of two, doubled by copying it when it is full (grow)",
+        choices=("max-len", "request", "grow"),
+    )
+    compaction: str | None = setting(
+        None,
+        "contiguous with reserve request or grow: when a request fits only into several holes together, the runs between them "
+        "are moved, all at once (pause) or a few megabytes before each step (incremental, the default)",
+        choices=("pause", "incremental"),
     )
     hybrid_threshold: int | None = setting(
         None,
@@ -126,7 +133,8 @@ class EngineConfig(Settings):
     )  # fmt: skip
     max_preemptions: int | None = setting(
         None,
-        "how often a request may be preempted; after that it is admitted with its whole length reserved (paged, hybrid; "
+        "how often a request may be preempted; after that it is admitted with its whole length reserved (paged, hybrid, virtual, "
+        "and contiguous with reserve grow; "
         f"default {DEFAULT_MAX_PREEMPTIONS})",
         low=0,
     )
@@ -154,16 +162,21 @@ class EngineConfig(Settings):
                 f"max_num_batched_tokens is {self.max_num_batched_tokens} with max_num_seqs={self.max_num_seqs}: a step "
                 "must hold one token of every sequence; raise the first or lower the second."
             )
-        if self.kv_layout == "contiguous" and self.enable_prefix_caching:
-            raise ConfigError("enable_prefix_caching is true with kv_layout=contiguous: not supported yet; use paged or hybrid.")
         if self.profile is not None and self.record is None:
             raise ConfigError(
                 f"profile is {self.profile} without record: the profile is saved beside the record and shown with it; set both."
             )
         self._only_with("contiguous_reserve", "contiguous")
+        self._only_with("compaction", "contiguous")
+        if self.compaction is not None and self.contiguous_reserve in (None, "max-len"):
+            raise ConfigError(
+                f"compaction is {self.compaction} with contiguous_reserve=max-len: its runs are all of one length and leave no "
+                "holes to join; it takes effect with request and grow only."
+            )
         self._only_with("hybrid_threshold", "hybrid")
         self._only_with("block_size", "paged", "hybrid")  # contiguous has no blocks,
-        self._only_with("max_preemptions", "paged", "hybrid")  # and a run never grows, so nobody is put out
+        if self.contiguous_reserve != "grow":
+            self._only_with("max_preemptions", "paged", "hybrid", "virtual")  # and its runs do not grow, so nobody is put out
 
     def _only_with(self, name: str, *layouts: str) -> None:
         value = getattr(self, name)
@@ -174,7 +187,7 @@ class EngineConfig(Settings):
     @property
     def prefix_caching(self) -> bool:
         """``enable_prefix_caching`` with its default resolved."""
-        return self.kv_layout != "contiguous" if self.enable_prefix_caching is None else self.enable_prefix_caching
+        return self.enable_prefix_caching is not False
 
 
 @dataclass(frozen=True, kw_only=True)

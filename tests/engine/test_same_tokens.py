@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from tests.fake_engine import VOCAB, fake_engine, request, run
 from tests.fake_runner import continuation
 
-LAYOUTS = [("contiguous", "max-len"), ("contiguous", "request"), ("paged", ""), ("hybrid", "")]
+LAYOUTS = [
+    *(("contiguous", f"{reserve} {how}") for reserve in ("request", "grow") for how in ("pause", "incremental")),
+    ("contiguous", "max-len"), ("paged", ""), ("hybrid", ""), ("virtual", ""),
+]  # fmt: skip
+
+
+def reserving(text: str) -> dict[str, str]:
+    """The settings of contiguous as in LAYOUTS."""
+    return dict(zip(("reserve", "compaction"), text.split(), strict=False))
 
 
 def prompts(count: int, seed: int) -> list[list[int]]:
@@ -29,14 +37,12 @@ def prompts(count: int, seed: int) -> list[list[int]]:
 @pytest.mark.parametrize("chunk", [32, 7, 512])
 @pytest.mark.parametrize("batch", [1, 32])
 def test_every_combination_gives_the_oracles_tokens(layout: str, reserve: str, block_size: int, chunk: int, batch: int) -> None:
-    if layout == "contiguous" and block_size != 16:
-        pytest.skip("contiguous has no blocks")
+    if layout in ("contiguous", "virtual") and block_size != 16:
+        pytest.skip(f"{layout} has no blocks")
     slots = min(batch, chunk)
     for prefix_caching, capacity in itertools.product([False, True], [256, 768, 16384]):
-        if prefix_caching and layout == "contiguous":
-            continue
         core = fake_engine(
-            layout=layout, reserve=reserve or "max-len", block_size=block_size, capacity=capacity, slots=slots,
+            layout=layout, **reserving(reserve), block_size=block_size, capacity=capacity, slots=slots,
             batch_tokens=chunk, prefix_caching=prefix_caching, overlapped=(capacity == 768) != prefix_caching,
         )  # fmt: skip
         asked = {f"r{i}": p for i, p in enumerate(prompts(max(4, batch), seed=batch))}
@@ -46,7 +52,7 @@ def test_every_combination_gives_the_oracles_tokens(layout: str, reserve: str, b
         assert got == {name: continuation(prompt, 40, VOCAB) for name, prompt in asked.items()}
         stats = core.stats()
         assert (stats.kv_usage, stats.kv_reserved, stats.running, stats.waiting) == (0.0, 0, 0, 0)
-        if layout == "paged" and capacity == 768 and batch == 32 and block_size <= 64 and slots == 32:
+        if layout in ("paged", "virtual") and capacity == 768 and batch == 32 and block_size <= 64 and slots == 32:
             assert stats.preemptions > 0, "the KV memory was meant to be too small"
         if prefix_caching and capacity == 16384 and block_size <= 16:
             assert stats.prefix_hits > 0, "prompts share a beginning"
@@ -80,10 +86,9 @@ def test_random_load_with_aborts_leaves_nothing_behind(
     rng = random.Random(seed)
     contiguous = layout[0] == "contiguous"
     core = fake_engine(
-        layout=layout[0], reserve=layout[1] or "max-len", block_size=16 if contiguous else block_size,
+        layout=layout[0], **reserving(layout[1]), block_size=16 if contiguous else block_size,
         capacity=128 + 8 * blocks if contiguous else 128 + blocks * block_size, slots=slots, batch_tokens=slots + extra,
-        max_model_len=128, threshold=threshold, max_preemptions=cap, prefix_caching=prefix_caching and not contiguous,
-        overlapped=overlapped,
+        max_model_len=128, threshold=threshold, max_preemptions=cap, prefix_caching=prefix_caching, overlapped=overlapped,
     )  # fmt: skip
     stem = [rng.randrange(VOCAB) for _ in range(64)]
     live: dict[str, tuple[list[int], int | None]] = {}

@@ -29,7 +29,7 @@ def cache(layout: str = "paged", **settings: object) -> KVCache:
         "hybrid_threshold": 12,
         "prefix_caching": False,
     }
-    return build_cache(layout, SPEC, **{**defaults, **settings})  # type: ignore[arg-type]
+    return build_cache(layout, **{"spec": SPEC, **defaults, **settings})  # type: ignore[arg-type]
 
 
 def contents(tokens: Sequence[int]) -> list[int]:

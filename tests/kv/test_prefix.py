@@ -36,7 +36,40 @@ def test_whole_blocks_are_found_and_the_rest_is_counted_as_rounding() -> None:
     assert run(kv, 0, [*range(9), 99, 98]) == 8
     assert run(kv, 0, [*range(7), 99, 98]) == 4
     assert run(kv, 0, [9, 9, 9]) == 0
-    assert kv.prefix_stats == PrefixStats(queries=10 + 11 + 9 + 3, hits=8 + 4, rounding=2 + 3 + 1 + 3)
+    assert kv.prefix_stats == PrefixStats(queries=10 + 11 + 9 + 3, hits=8 + 4, rounding=2 + 3 + 1 + 3, reusable=8 + 4)
+    assert kv.prefix_stats.misses == 8 + 0 + 4 + 0
+
+
+@pytest.mark.parametrize(("layout", "block_size"), [("paged", 64), ("paged", 16), ("contiguous", 16)])
+@pytest.mark.parametrize("prefix_caching", [False, True])
+def test_what_could_have_been_reused_is_counted_beside_what_was(layout: str, block_size: int, prefix_caching: bool) -> None:
+    kv = cache(layout, prefix_caching=prefix_caching, block_size=block_size, capacity=256, max_model_len=128)
+    stem = list(range(48))
+    found = run(kv, 0, stem)
+    for tokens, reusable in [
+        ([*stem[:40], *[99] * 30], 32),  # whole units of 16
+        (list(stem), 47),  # one token is always computed
+        ([7, *stem], 0),
+        ([*stem[:40], *[99] * 30, 5], 64),  # what was brought before, not only what came first
+    ]:
+        before = kv.prefix_stats.reusable
+        reused = run(kv, 0, tokens)
+        found += reused
+        assert kv.prefix_stats.reusable - before == max(reusable, reused)
+    assert kv.prefix_stats.hits == found
+    lost = {"paged": 0, "contiguous": 24}[layout]  # there is room for two runs here, and the third prompt took one's place
+    assert found == (0 if not prefix_caching else 64 if block_size == 64 else kv.prefix_stats.reusable - lost)
+    kv.admit(0, [3] * 8, expected=20, limit=64)
+    kv.layout.filled[0] = 0
+    grown = [3] * 8
+    kv.release(0)
+    kv.admit(0, grown, expected=20, limit=64)
+    grown += [4] * 8
+    kv.computed(0, 16)
+    kv.release(0)
+    before = kv.prefix_stats.reusable
+    run(kv, 0, [*grown, 1])
+    assert kv.prefix_stats.reusable - before == 16, "an output is seen too"
 
 
 def test_the_same_block_after_another_prefix_is_not_the_same() -> None:

@@ -13,7 +13,7 @@ from octavo.engine.core import EngineCore
 from octavo.errors import ConfigError
 from octavo.kv.arena import KVSpec
 from octavo.kv.cache import KVCache
-from octavo.kv.factory import build_cache
+from octavo.kv.factory import build_cache, can_share, taken
 from octavo.models.checkpoint import Checkpoint
 from octavo.models.config import DecoderConfig
 from octavo.models.decoder import build_program
@@ -39,7 +39,7 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> 
     choice = choose_runner(config, program)
     spec = KVSpec(model.layers, model.kv_heads, model.head_dim, choice.kv_dtype)
     memory = _kv_memory(config)
-    max_model_len = _max_model_len(config, model, memory, spec.token_bytes)
+    max_model_len = _max_model_len(config, model, memory, spec)
     kv = _build_cache(config, spec, memory, max_model_len)
     clock = RealClock()
     recorder = Recorder(clock, RecordFile(config.record) if config.record else None)
@@ -57,7 +57,8 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> 
         seed=config.seed,
         recorder=recorder,
     )
-    preempts = "" if config.kv_layout == "contiguous" else f", at most {max_preemptions} preemptions a request"
+    grows = config.kv_layout != "contiguous" or config.contiguous_reserve == "grow"
+    preempts = "" if not grows else f", at most {max_preemptions} preemptions a request"
     effective = {
         "model": f"{config.model} ({model.architecture}, {model.layers} layers, context {model.context})",
         **runner.describe(),
@@ -77,7 +78,7 @@ def longest_request(config: EngineConfig, checkpoint: Checkpoint) -> int:
     model = checkpoint.config
     kv_dtype = choose_runner(config, build_program(model)).kv_dtype
     spec = KVSpec(model.layers, model.kv_heads, model.head_dim, kv_dtype)
-    return _max_model_len(config, model, _kv_memory(config), spec.token_bytes)
+    return _max_model_len(config, model, _kv_memory(config), spec)
 
 
 def _build_runner(config: EngineConfig, choice: Choice, program: Program, checkpoint: Checkpoint, max_model_len: int) -> Runner:
@@ -134,7 +135,7 @@ def _kv_memory(config: EngineConfig) -> int:
     return config.kv_memory or machine.default_kv_memory()
 
 
-def _max_model_len(config: EngineConfig, model: DecoderConfig, memory: int, token_bytes: int) -> int:
+def _max_model_len(config: EngineConfig, model: DecoderConfig, memory: int, spec: KVSpec) -> int:
     """The setting, or the most that both the model's context and the KV memory hold."""
     if config.max_model_len is not None:
         if config.max_model_len > model.context:
@@ -142,19 +143,24 @@ def _max_model_len(config: EngineConfig, model: DecoderConfig, memory: int, toke
                 f"max_model_len is {config.max_model_len}: at most {model.context} is accepted, the context of this model."
             )
         return config.max_model_len
-    unit = 1 if config.kv_layout == "contiguous" else config.block_size or DEFAULT_BLOCK_SIZE
-    room = memory // token_bytes
-    if room - room % unit < SHORTEST:
-        least = max(unit, -(-SHORTEST // unit) * unit)
+    room, block_size = memory // spec.token_bytes, config.block_size or DEFAULT_BLOCK_SIZE
+    least = taken(config.kv_layout, spec, SHORTEST, block_size)
+    if room < least:
         raise ConfigError(
-            f"kv_memory is {format_bytes(memory)}, which holds {room} tokens of {token_bytes} bytes: a request needs at least "
-            f"{least} tokens' worth, {format_bytes(least * token_bytes)}."
+            f"kv_memory is {format_bytes(memory)}, which holds {room} tokens of {spec.token_bytes} bytes: a request needs at "
+            f"least {least} tokens' worth, {format_bytes(least * spec.token_bytes)}."
         )
-    return min(model.context, room - room % unit)
+    longest = room
+    while taken(config.kv_layout, spec, longest, block_size) > room:  # a block or a page's worth of times at most
+        longest -= 1
+    return min(model.context, longest)
 
 
 def _build_cache(config: EngineConfig, spec: KVSpec, memory: int, max_model_len: int) -> KVCache:
     block_size = config.block_size or DEFAULT_BLOCK_SIZE
+    prefix_caching = config.prefix_caching
+    if config.enable_prefix_caching is None:  # on, then, where it can have an effect
+        prefix_caching = can_share(config.kv_layout, spec, max_model_len)
     kv = build_cache(
         config.kv_layout,
         spec,
@@ -163,11 +169,12 @@ def _build_cache(config: EngineConfig, spec: KVSpec, memory: int, max_model_len:
         max_model_len=max_model_len,
         block_size=block_size,
         contiguous_reserve=config.contiguous_reserve or "max-len",
+        compaction=config.compaction or "incremental",
         hybrid_threshold=config.hybrid_threshold or DEFAULT_HYBRID_THRESHOLD,
-        prefix_caching=config.prefix_caching,
+        prefix_caching=prefix_caching,
     )
     if kv.longest < max_model_len:
-        needed = -(-max_model_len // block_size) * block_size * spec.token_bytes
+        needed = taken(config.kv_layout, spec, max_model_len, block_size) * spec.token_bytes
         raise ConfigError(
             f"max_model_len is {max_model_len}, but the KV memory ({format_bytes(memory)}) holds a sequence of at most "
             f"{kv.longest} tokens: lower max_model_len or give {format_bytes(needed)} with kv_memory."

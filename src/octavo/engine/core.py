@@ -150,7 +150,7 @@ class EngineCore:
         totals.kv_used, totals.kv_reserved, totals.kv_shared = usage.used, usage.reserved, usage.shared
         totals.kv_wasted_inside, totals.kv_wasted_outside = usage.wasted_inside, usage.wasted_outside
         totals.preemptions = scheduler.preemptions
-        totals.prefix_queries, totals.prefix_hits = prefix.queries, prefix.hits
+        totals.prefix_queries, totals.prefix_hits, totals.prefix_reusable = prefix.queries, prefix.hits, prefix.reusable
         totals.prompt_tokens, totals.generation_tokens = scheduler.prompt_tokens, scheduler.generation_tokens
         return copy(totals)
 

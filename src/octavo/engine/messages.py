@@ -28,6 +28,7 @@ class Stats(msgspec.Struct, kw_only=True, array_like=True):
     preemptions: int = 0
     prefix_queries: int = 0
     prefix_hits: int = 0
+    prefix_reusable: int = 0  # what a prefix cache that never forgets would have found
     prompt_tokens: int = 0  # computed, not taken from the prefix cache
     generation_tokens: int = 0
     steps: int = 0

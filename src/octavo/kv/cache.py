@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from octavo.errors import ConfigError, IntegrityError
+from octavo.errors import IntegrityError
 from octavo.kv.arena import Arena
 from octavo.kv.layout import Layout
 from octavo.kv.prefix import Chain, PrefixIndex, PrefixStats
+from octavo.kv.seen import SeenPrefixes
 from octavo.kv.usage import Usage
 from octavo.kv.view import Int32s, KVView
 from octavo.kv.work import KVWork
@@ -44,21 +45,20 @@ class _Snapshot:
 class KVCache:
     """Owns the arena, the layout that places sequences in it, and the index of prefixes that can be shared (None: off).
 
-    Slots are 0 .. slots - 1, as many as the layout was made for. A call that does not fit changes nothing. ``tokens`` is always
+    Slots are 0 .. slots - 1, as many as the layout was made for. A call that does not fit changes nothing, except that an
+    admission that waits may have others moved (``Layout.make_room``); tried again step by step, it fits. ``tokens`` is always
     the caller's own list, to which it only appends: the cache keeps it and hashes later blocks from it.
     """
 
     def __init__(self, layout: Layout, arena: Arena, prefix: PrefixIndex | None):
-        if prefix is not None and not layout.shares:
-            raise ConfigError(
-                f"enable_prefix_caching is on: not supported yet with kv_layout={layout.name}; use paged or hybrid."
-            )
         self.layout = layout
         self.arena = arena
         self.prefix = prefix
         self._sequences: list[_Sequence | None] = [None] * len(layout.filled)
         self._snapshots: list[_Snapshot] = []
         self._refused: Chain | None = None  # of the sequence that did not fit last time: it will be tried again
+        self._stats = PrefixStats()
+        self._seen = SeenPrefixes()
         if prefix is not None:
             layout.on_evict = prefix.forget
 
@@ -75,7 +75,7 @@ class KVCache:
     @property
     def block_size(self) -> int:
         """Tokens in a block; 0 where the layout has none."""
-        return self.layout.block_size if self.layout.shares else 0
+        return self.layout.block_size
 
     @property
     def longest(self) -> int:
@@ -84,8 +84,8 @@ class KVCache:
 
     @property
     def prefix_stats(self) -> PrefixStats:
-        """Counters of the prefix index; all 0 without one."""
-        return PrefixStats() if self.prefix is None else self.prefix.stats
+        """Counters of prefix caching; without an index, what it could have found alone is counted."""
+        return self._stats
 
     def admit(self, slot: int, tokens: list[int], *, expected: int, limit: int, whole: bool = False) -> int | None:
         """Start a sequence in a slot that holds nothing, with room for all of ``tokens``.
@@ -99,24 +99,30 @@ class KVCache:
         if self._sequences[slot] is not None:
             raise ValueError(f"slot {slot} already holds a sequence.")
         length = max(len(tokens), limit) if whole else len(tokens)
-        if self.prefix is None:
-            if not self._place(slot, length, expected, limit, (), 0):
+        work, prefix = self.work, self.prefix
+        if prefix is None:
+            if not self._place(slot, length, expected, limit, (), 0) and not (
+                self.layout.make_room(length, limit) and self._place(slot, length, expected, limit, (), 0)
+            ):
                 return None
+            self._count(tokens, 0, 0, None)
             self._sequences[slot] = _Sequence(tokens, None, 0)
             return 0
-        work = self.work
         begin = work.now()
         chain = self._refused
         if chain is None or chain.tokens is not tokens:
-            chain = Chain(tokens, self.prefix.unit)
-        shared, reused = self.prefix.match(chain)
+            chain = Chain(tokens, prefix.unit)
+        shared, reused = self._match(prefix, chain, length)
         work.match_s += work.now() - begin
         if not self._place(slot, length, expected, limit, shared, reused):
-            self._refused = chain
-            return None
+            if not self.layout.make_room(length, limit):
+                self._refused = chain
+                return None
+            shared, reused = self._match(prefix, chain, length)  # making room may have cost what was found before
+            self._place(slot, length, expected, limit, shared, reused)
         self._refused = None
-        self.prefix.count(len(tokens), reused)
-        self._sequences[slot] = _Sequence(tokens, chain, reused // self.prefix.unit)
+        self._count(tokens, reused, prefix.unit, chain)
+        self._sequences[slot] = _Sequence(tokens, chain, 0 if prefix.several else reused // prefix.unit)
         return reused
 
     def extend(self, slot: int, length: int) -> bool:
@@ -155,13 +161,16 @@ class KVCache:
         else:
             units = length // self.prefix.unit
             chain = Chain(tokens, self.prefix.unit, source.chain.digests[:units])
-            self._sequences[child] = _Sequence(tokens, chain, units)
+            self._sequences[child] = _Sequence(tokens, chain, 0 if self.prefix.several else units)
         return True
 
     def release(self, slot: int) -> None:
         """Let go of all that a slot holds. The only place where memory returns. Nothing happens where it holds nothing."""
         work = self.work
         begin = work.now()
+        sequence = self._sequences[slot]
+        if sequence is not None:  # its output may be what the next prompt begins with
+            self._seen.see(sequence.tokens[: self.layout.filled[slot]], sequence.chain)
         self.layout.release(slot)
         self._sequences[slot] = None
         work.release_s += work.now() - begin
@@ -205,7 +214,8 @@ class KVCache:
         return {
             **self.layout.describe(),
             "enable_prefix_caching": "off" if self.prefix is None else f"on, every {self.prefix.unit} tokens",
-            "KV memory": f"{format_bytes(self.arena.bytes)}: {self.capacity} tokens of {spec.token_bytes} bytes ({spec.dtype})",
+            "KV memory": f"{format_bytes(spec.token_bytes * self.capacity)}: {self.capacity} tokens of {spec.token_bytes} bytes "
+            f"({spec.dtype})",
         }
 
     def check(self) -> None:
@@ -226,12 +236,23 @@ class KVCache:
             if sequence is None and self.layout.filled[slot]:
                 raise IntegrityError(f"slot {slot} holds {self.layout.filled[slot]} tokens, but no sequence.")
 
+    def _match(self, prefix: PrefixIndex, chain: Chain, length: int) -> tuple[tuple[int, ...], int]:
+        shared, reused = prefix.match(chain)
+        usable = self.layout.reusable(length, shared, reused)
+        return (shared, reused) if usable == reused else (shared[: -(-usable // prefix.unit)], usable)
+
     def _place(self, slot: int, length: int, expected: int, limit: int, shared: tuple[int, ...], reused: int) -> bool:
         work = self.work
         begin, apart = work.now(), work.evict_s + work.table_s
         placed = self.layout.admit(slot, length, expected, limit, shared, reused)
         work.allocate_s += work.now() - begin - (work.evict_s + work.table_s - apart)
         return placed
+
+    def _count(self, tokens: list[int], reused: int, unit: int, chain: Chain | None) -> None:
+        work = self.work
+        begin = work.now()
+        self._stats.count(len(tokens), reused, unit, self._seen.see(tokens, chain))
+        work.match_s += work.now() - begin
 
     def _offer(self, slot: int, sequence: _Sequence, prefix: PrefixIndex, length: int) -> None:
         chain, work = sequence.chain, self.work
@@ -240,7 +261,7 @@ class KVCache:
         # The last token may have been computed before its id was known here.
         for i in range(sequence.offered, min(length, len(sequence.tokens)) // prefix.unit):
             digest = chain.digest(i)
-            if digest not in prefix:
-                prefix.insert(digest, self.layout.offer(slot, i))
+            if prefix.several or digest not in prefix:
+                prefix.insert(digest, self.layout.offer(slot, i), sequence.tokens)
             sequence.offered = i + 1
         work.offer_s += work.now() - begin

@@ -27,7 +27,7 @@ class Layout(ABC):
 
     name: str
     block_size: int
-    shares: bool  # whether sequences can hold the same tokens (prefix caching, fork)
+    shares: bool  # whether a prefix that is in the arena need not be computed again
 
     def __init__(self, capacity: int, slots: int, width: int):
         self.capacity = capacity
@@ -51,6 +51,15 @@ class Layout(ABC):
         shared: handles of blocks that already hold its first tokens, in order; referenced, not copied. reused: how many tokens of
         them the sequence takes as they are; where that ends inside the last one, that one is copied before it is written.
         """
+
+    def make_room(self, length: int, limit: int) -> bool:
+        """Called when ``admit`` has refused: join free places by moving what is there, at once or as much as is due before one
+        step. True: the same ``admit`` fits now. False: it does not yet, or there are not enough free places in all."""
+        return False
+
+    def reusable(self, length: int, shared: tuple[int, ...], reused: int) -> int:
+        """How many of the ``reused`` tokens behind these handles ``admit`` can take over for a sequence of ``length`` tokens."""
+        return reused
 
     @abstractmethod
     def extend(self, slot: int, length: int) -> bool:

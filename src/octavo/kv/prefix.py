@@ -14,13 +14,32 @@ class PrefixStats:
 
     queries:  tokens that were asked for: all that an admitted sequence brought.
     hits:     of these, tokens that were found.
-    rounding: of these, tokens beyond the last whole unit of what the sequence brought. Nothing smaller than a unit is indexed, so
-              these could not have been found whatever was computed before.
+    rounding: of these, tokens beyond the last whole unit of what the sequence brought, as far as they were not found. Nothing
+              smaller than a unit is indexed, so these could not have been found by their own digest whatever was computed before.
+    reusable: of these, tokens that were found or whose 16-token unit, with all before it, some sequence of this process has held
+              before: what a prefix cache that never forgets would have found, whatever the layout and with the cache off too.
     """
 
     queries: int = 0
     hits: int = 0
     rounding: int = 0
+    reusable: int = 0
+
+    @property
+    def misses(self) -> int:
+        """Tokens in whole units that were not found."""
+        return self.queries - self.hits - self.rounding
+
+    def count(self, tokens: int, reused: int, unit: int, seen: int) -> None:
+        """Enter one admitted sequence.
+
+        tokens, reused: that it brought, and that were found. unit: that is indexed; 0: nothing is. seen: of ``SeenPrefixes``.
+        """
+        self.reusable += max(reused, min(seen, tokens - 1))
+        if unit:
+            self.queries += tokens
+            self.hits += reused
+            self.rounding += min(tokens % unit, tokens - reused)
 
 
 class Chain:
@@ -51,12 +70,14 @@ class Chain:
 class PrefixIndex:
     """Digest of a unit of tokens (and of all before it) -> handle of the place that holds them. The layout owns the handles.
 
-    unit: tokens that are hashed together: the smallest prefix that can be shared. The block size, for now.
+    unit: tokens that are hashed together: the smallest prefix that can be shared.
+    several: whether a digest may lead to several handles, of places that each hold all tokens up to there.
     """
+
+    several = False
 
     def __init__(self, unit: int):
         self.unit = unit
-        self.stats = PrefixStats()
         self._handles: dict[bytes, int] = {}
         self._digests: dict[int, bytes] = {}
 
@@ -78,17 +99,11 @@ class PrefixIndex:
         reused = max(0, min(len(handles) * self.unit, len(chain.tokens) - 1))
         return tuple(handles[: -(-reused // self.unit)]), reused
 
-    def count(self, tokens: int, reused: int) -> None:
-        """Enter one admitted sequence into the statistics."""
-        self.stats.queries += tokens
-        self.stats.hits += reused
-        self.stats.rounding += tokens % self.unit
-
     def __contains__(self, digest: bytes) -> bool:
         return digest in self._handles
 
-    def insert(self, digest: bytes, handle: int) -> None:
-        """Make a place known. Its digest must not be known yet: the first one wins."""
+    def insert(self, digest: bytes, handle: int, tokens: Sequence[int] = ()) -> None:
+        """Make a place known. Its digest must not be known yet: the first one wins. tokens: of the sequence it is part of."""
         self._handles[digest] = handle
         self._digests[handle] = digest
 
@@ -97,7 +112,7 @@ class PrefixIndex:
         del self._handles[self._digests.pop(handle)]
 
     def clear(self) -> None:
-        """Forget everything; the counters stay."""
+        """Forget everything."""
         self._handles.clear()
         self._digests.clear()
 

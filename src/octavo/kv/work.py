@@ -14,11 +14,13 @@ class KVWork:
     is done; what takes less than reading the clock (an ``extend`` that finds room in the last block) is not measured.
 
     allocate_s:   placing an admitted sequence. extend_s: further room for a running one.
-    evict_s:      giving up cached prefixes. evicted_blocks: how many.
+    evict_s:      giving up cached prefixes. evicted_blocks: how many (contiguous: units).
     release_s:    taking memory back.
     match_s:      hashing and looking up what a sequence brings. offer_s: entering what it has computed.
-    compaction_s: deciding on moves that join holes.
+    compaction_s: deciding on moves that join holes. compacted_tokens: that they copy.
+    grown_tokens: that are copied because a run was full (contiguous, reserve grow).
     table_s:      writing block tables. table_bytes: bytes written.
+    fault_pages:  that a step writes and that nobody brought in before it began (virtual): each a page fault at most.
     """
 
     now: Callable[[], float] = time.monotonic
@@ -32,6 +34,9 @@ class KVWork:
     table_s: float = 0.0
     table_bytes: int = 0
     evicted_blocks: int = 0
+    compacted_tokens: int = 0
+    grown_tokens: int = 0
+    fault_pages: int = 0
 
     def total_s(self) -> float:
         """All seconds."""
@@ -51,3 +56,4 @@ class KVWork:
         self.allocate_s = self.extend_s = self.evict_s = self.release_s = 0.0
         self.match_s = self.offer_s = self.compaction_s = self.table_s = 0.0
         self.table_bytes = self.evicted_blocks = 0
+        self.compacted_tokens = self.grown_tokens = self.fault_pages = 0

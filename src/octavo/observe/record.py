@@ -72,7 +72,7 @@ class StepRecord(msgspec.Struct, kw_only=True, array_like=True, gc=False, tag="s
     evict_s:    giving up cached prefixes for their room.
     release_s:  taking memory back: requests that ended, were preempted, or were aborted since the step before.
     match_s:    hashing prompts and looking them up in the prefix index. offer_s: entering blocks that became full.
-    compaction_s: deciding on moves that join holes. 0: no layout compacts yet.
+    compaction_s: deciding on moves that join holes (contiguous); the moves themselves are part of execute_s.
     table_s:    writing block tables. Contiguous sequences have one entry, which counts as allocation.
     view_s:     making the view.
     launch_s:   turning plan and view into what the device reads, and handing it over.
@@ -94,7 +94,8 @@ class StepRecord(msgspec.Struct, kw_only=True, array_like=True, gc=False, tag="s
               and in each row, within the window, in every layer.
     gather_s, gather_bytes: of attention_s, collecting keys and values before computing with them; bytes written by that, padding
               included. 0 where they are read in place.
-    moved_tokens: copied within the arena before the step (copy on write).
+    moved_tokens: copied within the arena before the step: copy on write, and in the contiguous layout prefixes and the two below.
+    compacted_tokens: of these, to join holes. grown_tokens: of these, because a run was full (reserve grow).
 
     The KV cache while the step ran, in tokens: what the step computes is used, what it ends is not released yet.
 
@@ -107,7 +108,8 @@ class StepRecord(msgspec.Struct, kw_only=True, array_like=True, gc=False, tag="s
     preemptions: sequences put out. recomputed_tokens: tokens to be computed again because of that, counted when they come back.
     swapped_out_tokens, swapped_in_tokens, swap_s: 0: preempted sequences are not swapped yet.
     prefix_queries: tokens of admitted sequences, where there is a prefix index. prefix_hits: of these, found in it.
-    prefix_rounding: of these, beyond their last whole block, so that they could not be found.
+    prefix_rounding: of these, beyond their last whole block and not found. prefix_reusable: tokens of admitted sequences that a
+                     prefix cache which never forgets would have found; counted without an index too.
 
     Overlapped scheduling; all 0 without it.
 
@@ -157,6 +159,8 @@ class StepRecord(msgspec.Struct, kw_only=True, array_like=True, gc=False, tag="s
     gather_s: float = 0.0
     gather_bytes: int = 0
     moved_tokens: int = 0
+    compacted_tokens: int = 0
+    grown_tokens: int = 0
 
     kv_reserved: int = 0
     kv_used: int = 0
@@ -176,6 +180,7 @@ class StepRecord(msgspec.Struct, kw_only=True, array_like=True, gc=False, tag="s
     prefix_queries: int = 0
     prefix_hits: int = 0
     prefix_rounding: int = 0
+    prefix_reusable: int = 0
 
     queued_s: float = 0.0
     handover_s: float = 0.0

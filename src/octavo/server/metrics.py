@@ -31,6 +31,10 @@ COUNTERS: dict[str, tuple[str, Callable[[Stats], float]]] = {
     "num_preemptions": ("Preemptions.", lambda s: s.preemptions),
     "prefix_cache_queries": ("Prompt tokens looked up in the prefix cache.", lambda s: s.prefix_queries),
     "prefix_cache_hits": ("Prompt tokens found in the prefix cache.", lambda s: s.prefix_hits),
+    "prefix_cache_reusable_tokens": (
+        "Prompt tokens that a prefix cache which never forgets would have found, counted with the cache off too.",
+        lambda s: s.prefix_reusable,
+    ),
     "prefill_tokens_computed": (
         "Prompt tokens computed: without those that the prefix cache held, with those computed again after a preemption.",
         lambda s: s.prompt_tokens,
