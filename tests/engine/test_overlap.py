@@ -149,7 +149,7 @@ def test_the_record_says_what_was_hidden() -> None:
     assert all(step.hidden_s <= step.schedule_s + step.prepare_s + step.commit_s + 1e-6 for step in steps)
     assert all(step.hidden_s > 0 for step in steps[1:])
     for step in steps:
-        planning = step.schedule_s + step.allocate_s + step.extend_s + step.table_s + step.view_s + step.queued_s
+        planning = step.schedule_s + step.match_s + step.allocate_s + step.extend_s + step.table_s + step.view_s + step.queued_s
         assert step.submitted - step.start == pytest.approx(planning, abs=1e-6)
 
 

@@ -129,11 +129,6 @@ class KVCache:
         """Make room so that positions below ``length`` can be written."""
         return self.layout.extend(slot, length)
 
-    def computing(self, slot: int, length: int) -> None:
-        """Positions below ``length`` will hold keys and values before the moves of the next view are carried out: a step that is under
-        way computes them. Copies made for the next step include them."""
-        self.layout.filled[slot] = length
-
     def computed(self, slot: int, length: int) -> None:
         """Positions below ``length``, never fewer than before, hold keys and values. Full blocks can be shared from here on."""
         self.layout.filled[slot] = length
@@ -178,15 +173,16 @@ class KVCache:
     def view(self, plan: StepPlan) -> KVView:
         """Placement for one step, with the copies that have become due since the last one."""
         layout = self.layout
+        moves = layout.take_moves()  # which may decide on some, and show where they lead
         if not self._snapshots:
             layout.touched.clear()
-            return KVView(self.arena, layout.table, layout.run, layout.take_moves())
+            return KVView(self.arena, layout.table, layout.run, moves)
         for snapshot in self._snapshots:
             snapshot.stale |= layout.touched
         layout.touched.clear()
         self._snapshots.reverse()
         table, run = self._snapshots[0].of(layout)
-        return KVView(self.arena, table, run, layout.take_moves())
+        return KVView(self.arena, table, run, moves)
 
     def snapshots(self, on: bool) -> None:
         """Whether views show placement as it was when they were made, so that the next step can be planned while one of them is

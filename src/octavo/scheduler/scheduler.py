@@ -139,10 +139,6 @@ class Scheduler:
         rows: list[Row] = []
         opened: list[SlotSampling] = []
         self.starved = False
-        if self._under_way:
-            for sequence in self._under_way[-1]:
-                if not sequence.ended:
-                    self.kv.computing(sequence.slot, sequence.planned)
         self._under_way.append([])
         preempted = self.preemptions
         budget = self._plan_decodes(rows)
