@@ -149,7 +149,7 @@ def test_a_chat_prompt_has_its_length_with_the_template_around_it(tmp_path: Path
     side = open_checkpoint("smollm2-135m")
     assert side.chat_template is not None
     with serving(lambda i, asked: [HEAD, chunk(event(chat(content="a")) + event(chat(finish="stop"))), b"0\r\n\r\n"]) as server:
-        server.models = b'{"data": [{"id": "m", "root": "smollm2-135m", "max_model_len": 512}]}'  # found without being named
+        server.models = b'{"data": [{"id": "m", "root": "smollm2-135m", "max_model_len": 8192}]}'  # found without being named
         file = tmp_path / "out.json"
         assert (
             bench("short", "--url", server.url, "--endpoint", "chat", "--requests", "3", "--warmup", "0", "--json", str(file))
