@@ -70,9 +70,8 @@ def main() -> int:
 
 
 def report(found: dict[str, dict[str, list[float]]], args: argparse.Namespace) -> int:
-    print(
-        f"\n{args.requests} requests, {args.prompt} + {args.output} tokens, {args.concurrency} at once; medians of {args.rounds} rounds"
-    )
+    load = f"{args.requests} requests, {args.prompt} + {args.output} tokens, {args.concurrency} at once"
+    print(f"\n{load}; medians of {args.rounds} rounds")
     print(f"{'':18}{'octavo bench':>14}{'vllm bench':>14}{'difference':>12}")
     far = 0
     for name, sides in found.items():

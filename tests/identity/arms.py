@@ -8,7 +8,7 @@ from typing import Any
 
 from octavo.engine.core import EngineCore
 from octavo.kv.arena import KVSpec
-from octavo.kv.factory import build_cache
+from octavo.kv.factory import build_cache, can_share
 from octavo.models.checkpoint import Checkpoint
 from octavo.models.decoder import build_program
 from octavo.observe.clock import RealClock
@@ -18,7 +18,7 @@ from octavo.runner.native_runner import NativeRunner
 from octavo.runner.torch_runner import TorchRunner
 from octavo.scheduler.scheduler import Scheduler
 
-PLACEMENTS = [("contiguous", 16), *itertools.product(["paged", "hybrid"], [1, 8, 16, 64, 256])]
+PLACEMENTS = [("contiguous", 16), ("virtual", 16), *itertools.product(["paged", "hybrid"], [1, 8, 16, 64, 256])]
 ATTENTION = ["fused", "gather", "per-request"]
 
 
@@ -36,7 +36,7 @@ class Arm:
     def __str__(self) -> str:
         layout, block = self.placement
         return (
-            f"{layout}{'' if layout == 'contiguous' else block}-{self.attention}-chunk{self.chunk}-"
+            f"{layout}{block if layout in ('paged', 'hybrid') else ''}-{self.attention}-chunk{self.chunk}-"
             f"{'scarce' if self.scarce else 'ample'}-{'prefix' if self.prefix_caching else 'plain'}-batch{self.batch}"
         )
 
@@ -78,14 +78,23 @@ class Arms:
             )  # fmt: skip
         return self._runners[attention]
 
+    def spec(self) -> KVSpec:
+        """The shape of the KV cache."""
+        model = self.checkpoint.config
+        return KVSpec(model.layers, model.kv_heads, model.head_dim, self._settings.get("kv_dtype", self.dtype))
+
+    def shares(self, placement: tuple[str, int]) -> bool:
+        """Whether this layout can share prefixes of this model."""
+        return can_share(placement[0], self.spec(), self.max_model_len)
+
     def engine(self, arm: Arm, capacity: int, **cache: Any) -> EngineCore:
         """An engine over ``capacity`` tokens of KV cache."""
         model = self.checkpoint.config
         kv = build_cache(
-            arm.placement[0], KVSpec(model.layers, model.kv_heads, model.head_dim, self._settings.get("kv_dtype", self.dtype)),
+            arm.placement[0], self.spec(),
             capacity=capacity,
             slots=arm.batch, max_model_len=self.max_model_len, block_size=arm.placement[1],
-            prefix_caching=arm.prefix_caching, **cache,
+            prefix_caching=arm.prefix_caching and self.shares(arm.placement), **cache,
         )  # fmt: skip
         kv.arena.array()[:] = 0xFF  # NaN in every float type: what was never written must not be read
         clock = RealClock()

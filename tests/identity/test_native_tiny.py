@@ -67,8 +67,9 @@ def test_every_arm_gives_the_same_tokens(subject, prompts, placement) -> None:  
         seen["preemptions"] += core.stats().preemptions
         seen["prefix hits"] += core.stats().prefix_hits
     if placement[0] != "contiguous":
-        assert seen["prefix hits"] or placement[1] > 70  # the shared beginning is 70 tokens long
-        assert seen["preemptions"] or placement[1] == 256  # there, a prompt and its output lie in one block
+        assert seen["prefix hits"] or placement[1] > 70 or not arms.shares(placement)  # the shared beginning is 70 tokens long
+        # There, a prompt and its output lie in one block, or in one page.
+        assert seen["preemptions"] or placement[1] == 256 or not arms.shares(placement)
 
 
 @pytest.mark.slow

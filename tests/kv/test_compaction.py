@@ -90,6 +90,18 @@ def test_while_it_slides_a_run_is_shown_in_two_parts_and_goes_on_being_written()
     read_back(memory, tokens)
 
 
+def test_what_is_left_of_a_slice_is_cut_at_a_piece() -> None:
+    kv, memory, tokens = crowded("incremental", slice_tokens=15)
+    assert kv.admit(0, [9], expected=1, limit=30) is None
+    # Pieces of 2: ten tokens of the first run, four of the second, and one is not worth a cut.
+    assert [move.tokens for move in memory.prepare().moves] == [10, 4]
+    kv.check()
+    read_back(memory, tokens)
+    assert kv.admit(0, [9], expected=1, limit=30) == 0
+    memory.prepare()
+    read_back(memory, tokens)
+
+
 def test_a_slide_goes_on_when_nobody_waits_any_more() -> None:
     kv, memory, tokens = crowded("incremental", slice_tokens=4)
     assert kv.admit(0, [9], expected=1, limit=30) is None

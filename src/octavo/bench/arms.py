@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from octavo.engine.core import EngineCore
     from octavo.models.tokenizer import Tokenizer
 
+PROBE = "word"
 DEFAULT_CONTEXT = 4096  # of a server that does not say its own
 
 
@@ -132,8 +133,8 @@ class EngineArm(Arm):
 class ServerArm(Arm):
     """A server. Every round has prompts that it has not seen, so that its prefix cache helps within a round only.
 
-    tokenizer: of the server's model, for prompts of exact lengths and for servers that do not count tokens.
-    context:   most tokens of a request; None: what the server says.
+    checkpoint: of the server's model: its tokenizer makes prompts of exact lengths and counts tokens where the server does not.
+    context:    most tokens of a request; None: what the server says.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class ServerArm(Arm):
         model: ServedModel,
         prompt_seed: int,
         *,
-        tokenizer: Tokenizer | None = None,
+        checkpoint: Checkpoint | None = None,
         context: int | None = None,
         ignore_eos: bool = True,
         extra_body: dict[str, Any] | None = None,
@@ -152,14 +153,15 @@ class ServerArm(Arm):
         self._address = address
         self._model = model
         self._prompt_seed = prompt_seed
-        self._known = tokenizer
+        self._tokenizer = None if checkpoint is None else checkpoint.tokenizer
+        self._overhead = _template_tokens(checkpoint) if address.endpoint == "chat" and checkpoint is not None else 0
         self._context = context
         self._ignore_eos = ignore_eos
         self._extra_body = extra_body or {}
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        return self._known
+        return self._tokenizer
 
     @property
     def max_model_len(self) -> int:
@@ -193,7 +195,7 @@ class ServerArm(Arm):
         target = OpenAITarget(
             self._address,
             self._model.id,
-            maker.ids if self._by_ids else maker.text,
+            maker.ids if self._by_ids else lambda request: maker.text(request, self._overhead),
             timeout_s=load.timeout_s,
             keep_text=self.tokenizer is not None,
             ignore_eos=self._ignore_eos,
@@ -221,18 +223,29 @@ def checkpoint(model: str) -> Checkpoint:
     return open_checkpoint(model)
 
 
-def find_tokenizer(name: str | None, model: ServedModel) -> Tokenizer | None:
-    """The tokenizer that was named, or that of the served model where it lies on this machine under the name the server gives.
+def find_checkpoint(name: str | None, model: ServedModel) -> Checkpoint | None:
+    """The one that was named, or that of the served model where it lies on this machine under the name that the server gives.
 
     Raises ModelError where one was named and is not there; None where none was and there is none.
     """
     if name is not None:
-        return checkpoint(name).tokenizer
+        return checkpoint(name)
     for place in (model.root, model.id):
         if place is not None and (place in ALIASES or Path(place).exists()):
             with suppress(OctavoError):
-                return checkpoint(place).tokenizer
+                found = checkpoint(place)
+                if found.tokenizer is not None:  # it is read here, where it may turn out to be of no use
+                    return found
     return None
+
+
+def _template_tokens(checkpoint: Checkpoint) -> int:
+    """Tokens that the chat template puts around a user's message; 0 where there is no template."""
+    template, encode = checkpoint.chat_template, checkpoint.tokenizer.encode
+    if template is None:
+        return 0
+    text = template.render([{"role": "user", "content": PROBE}], add_generation_prompt=True)
+    return len(encode(text, add_special_tokens=False)) - len(encode(PROBE, add_special_tokens=False))
 
 
 def check_arms(arms: Sequence[EngineArm | ServerArm]) -> None:

@@ -12,6 +12,7 @@ from octavo.bench.record import RequestRecord
 
 BUSY = 0.7  # share of a core from which events wait for the client noticeably
 STARVED = 0.1  # share of the time in which the client was ready to run and no CPU was free
+SHORTEST_S = 0.2
 LATE_S = 0.010  # a send this late at p99 is the client's fault, timers are exact to 1 ms
 
 
@@ -53,9 +54,9 @@ class Stopwatch:
         self._wall, self._cpu, self._wait = time.monotonic(), time.process_time(), _run_queue_wait()
 
     def read(self) -> tuple[float | None, float | None]:
-        """cpu_share and wait_share since the start."""
+        """cpu_share and wait_share since the start; None for a time that is too short to have any."""
         wall = time.monotonic() - self._wall
-        if wall <= 0:
+        if wall < SHORTEST_S:
             return None, None
         waited = _run_queue_wait()
         wait = None if waited is None or self._wait is None else (waited - self._wait) / wall

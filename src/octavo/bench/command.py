@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from octavo.bench.arguments import ALL, SERVER_OPTIONS
-from octavo.bench.arms import Arm, EngineArm, ServerArm, check_arms, find_tokenizer
+from octavo.bench.arms import DEFAULT_CONTEXT, Arm, EngineArm, ServerArm, check_arms, find_checkpoint
 from octavo.bench.baseline import Baseline
 from octavo.bench.client.openai import find_model, parse_url
 from octavo.bench.compare import Comparison, compare, comparison_lines, pairs, read_results
@@ -59,7 +59,7 @@ def bench(args: argparse.Namespace, settings: dict[str, Any]) -> int:
     print(f"octavo bench: {names} on {' and '.join(arm.config['title'] for arm in arms[:1])}", file=sys.stderr, flush=True)
     session = Session(arms, workloads, load, repeat=args.repeat, goals=goals, on_result=output.result)
     session.run()
-    output.finish()
+    output.finish(whole=not session.interrupted)
     return INTERRUPTED if session.interrupted else int(output.nothing_completed)
 
 
@@ -95,7 +95,8 @@ class _Output:
         self._results.append(made)
         print("", *result_lines(made), sep="\n", file=self._out, flush=True)
 
-    def finish(self) -> None:
+    def finish(self, whole: bool) -> None:
+        """``whole``: nothing was interrupted; only then is something kept as a baseline."""
         results = self._results
         if len(results) > 1:
             print("", *summary_lines(results), sep="\n", file=self._out)
@@ -105,7 +106,7 @@ class _Output:
             comparisons += [compare(base, other) for other in others]
         _print_comparisons(comparisons, self._out)
         if self._baseline is not None:
-            self._compare_with(self._baseline)
+            self._compare_with(self._baseline, whole)
         if self._json_file and results:
             _write_json(self._json_file, document(self._command, results))
 
@@ -114,13 +115,13 @@ class _Output:
         """Whether not one request was answered."""
         return not any(result["metrics"]["completed"] for result in self._results)
 
-    def _compare_with(self, baseline: Baseline) -> None:
+    def _compare_with(self, baseline: Baseline, whole: bool) -> None:
         for name in dict.fromkeys(r["suite"] for r in self._results):
             ours = [r for r in self._results if r["suite"] == name]
             kept = baseline.results(name)
             if kept:
                 _print_comparisons([compare(*pair) for pair in pairs(kept, ours)], self._out)
-            else:
+            elif whole:
                 baseline.keep(name, self._command, ours)
                 print(f"\nKept as the baseline of {name}: {baseline.path(name)}", file=self._out)
 
@@ -137,6 +138,8 @@ def _check(args: argparse.Namespace, settings: dict[str, Any]) -> None:
         raise ConfigError(
             f"SUITE and --trace are {'both' if args.suite else 'neither'} given: one of {accepted}, or --trace FILE, is accepted."
         )
+    if args.json not in (None, "-") and not os.access(Path(args.json).absolute().parent, os.W_OK):
+        raise ConfigError(f"json is {args.json}: a file in a folder that is there and can be written to is accepted.")
     if args.repeat < 1:
         raise ConfigError(f"repeat is {args.repeat}: an integer of at least 1 is accepted.")
     if args.trace is None:
@@ -171,12 +174,17 @@ def _arms(args: argparse.Namespace, settings: dict[str, Any]) -> list[Arm]:
     for url in args.url:
         address = parse_url(url, args.endpoint, key)
         model = find_model(address, args.served_model)
+        if model.max_model_len is None and CONTEXT not in settings:
+            print(
+                f"octavo bench: {url} does not say its context; {DEFAULT_CONTEXT} tokens are assumed (--max-model-len)",
+                file=sys.stderr,
+            )
         servers.append(
             ServerArm(
                 address,
                 model,
                 seed,
-                tokenizer=find_tokenizer(args.tokenizer, model),
+                checkpoint=find_checkpoint(args.tokenizer, model),
                 context=_context(settings),
                 ignore_eos=args.ignore_eos is None,
                 extra_body=extra,

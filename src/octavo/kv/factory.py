@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from octavo.errors import ConfigError
-from octavo.kv.arena import DTYPE_BYTES, Arena, KVSpec
+from octavo.kv.arena import Arena, KVSpec
 from octavo.kv.cache import KVCache
 from octavo.kv.compaction import COMPACTIONS, SLICE_BYTES
 from octavo.kv.contiguous import HASH_UNIT, RESERVES, Contiguous
@@ -108,13 +108,12 @@ def _virtual(
             f"{MOST_TOKENS} can be addressed; lower max_num_seqs or max_model_len."
         )
     if prefix_caching and not can_share("virtual", spec, max_model_len):
-        units = {dtype: PageShape.of(replace(spec, dtype=dtype), 0, 1, 1).unit for dtype in DTYPE_BYTES}
-        fitting = [f"{dtype} would need {unit}" for dtype, unit in units.items() if unit <= max_model_len]
+        wider = PageShape.of(replace(spec, dtype="bfloat16"), 0, 1, 1).unit
+        instead = f", use kv_cache_dtype=bfloat16 (no fewer than {wider} tokens)" if wider <= max_model_len else ""
         raise ConfigError(
             f"enable_prefix_caching is on with kv_layout=virtual: whole pages of {shape.page} bytes hold no fewer than "
             f"{shape.unit} tokens of {spec.row_bytes} bytes ({spec.dtype}), so no shorter prefix can be shared, and "
-            f"max_model_len is {max_model_len}. Turn it off{''.join(f'; as kv_cache_dtype {each}' for each in fitting)}; or "
-            "use paged."
+            f"max_model_len is {max_model_len}. Turn it off{instead} or use paged."
         )
     arena: Arena
     pages: Pages
