@@ -34,8 +34,10 @@ def run(
     limit: int,
     late: float = 0.0,
     stop: float | None = None,
+    busy: float = 0.0,
 ) -> tuple[list[RequestRecord], Live]:
-    """The records when request i is answered by script i. late: between the driver's decision and the send."""
+    """The records when request i is answered by script i. late: between the driver's decision and the send. busy: what the first
+    send takes of the client's time, in which it can do nothing else."""
     requests = [BenchRequest(i, (Segment(i, 10),), 4) for i in range(len(scripts))]
     live = Live()
     playing: list[asyncio.Task[None]] = []
@@ -61,6 +63,8 @@ def run(
                 await asyncio.sleep(begin + delay - loop.time())
                 happen(what)
 
+        if request.index == 0:
+            loop.pass_time(busy)  # type: ignore[attr-defined]
         playing.append(loop.create_task(play()))
 
     async def main() -> list[RequestRecord]:
@@ -119,6 +123,14 @@ def test_open_loop_latency_counts_from_when_the_request_was_due(monkeypatch: pyt
     assert m.e2e_s == of((0.45,) * 3)
     assert m.tpot_s == of((0.1,) * 3)
     assert m.duration_s == approx(1.95 - 0.5)
+
+
+def test_a_client_that_is_busy_does_not_move_the_moment_a_request_was_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B is due at 0.2, while the client is busy with A until 0.5."""
+    records, _ = run(monkeypatch, [tokens(0.1, 0.0, 1)] * 2, [0.0, 0.2], 2, busy=0.5)
+    assert [r.intended for r in records] == pytest.approx([0.0, 0.2])
+    assert [r.sent for r in records] == pytest.approx([0.5, 0.5])
+    assert measure(records).ttft_s == of((0.6, 0.4))
 
 
 def test_open_loop_sends_whatever_becomes_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,16 +73,15 @@ def test_chat_and_the_key() -> None:
     assert "secret" not in repr(address)
 
 
-def test_moments_are_when_the_bytes_came() -> None:
+def test_no_token_is_seen_before_it_was_written() -> None:
     with serving(lambda i, asked: answer(3, first_s=0.06, gap_s=0.03)) as server:
         (record,) = send(server.url).records
     written = server.written[0][1:4]  # the head is the first
     assert all(came >= wrote for wrote, came in zip(written, record.moments, strict=True))
-    assert record.moments[0] < written[1]  # long before the next one was written
     assert record.ttft is not None
-    assert record.tpot is not None
+    assert record.e2e is not None
     assert record.ttft >= 0.06
-    assert record.tpot >= 0.03
+    assert record.e2e >= 0.12
 
 
 def test_bytes_in_any_pieces_are_one_answer() -> None:

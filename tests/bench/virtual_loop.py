@@ -19,6 +19,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._now
 
+    def pass_time(self, seconds: float) -> None:
+        """As if something had kept the loop from its work for so long."""
+        self._now += seconds
+
     def _run_once(self) -> None:
         if not self._ready and self._scheduled:  # type: ignore[attr-defined]
             self._now = max(self._now, self._scheduled[0].when())  # type: ignore[attr-defined]
