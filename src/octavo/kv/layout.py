@@ -18,8 +18,8 @@ class Layout(ABC):
     ``admit``, ``extend`` and ``fork`` return False without side effects where there is no room. Nothing here looks at keys,
     values or token ids. Memory returns in ``release`` alone.
 
-    A step may be under way that writes positions which ``extend`` or ``admit`` handed out and ``filled`` does not count yet. Moves
-    are carried out after it, so whoever moves what a live sequence has moves all that was handed out.
+    A step may be under way that writes positions which ``extend`` or ``admit`` handed out and ``filled`` does not count yet.
+    Moves are carried out after it, so whoever moves what a live sequence has moves all that was handed out.
 
     filled:   per slot, how many of its first positions hold computed tokens. The cache keeps it up to date; a layout reads it to
               count what is used and to copy no more than that. A layout sets it in ``admit``, ``fork`` and ``release``.
