@@ -18,7 +18,8 @@ from octavo.runner.native_runner import NativeRunner
 from octavo.runner.torch_runner import TorchRunner
 from octavo.scheduler.scheduler import Scheduler
 
-PLACEMENTS = [("contiguous", 16), ("virtual", 16), *itertools.product(["paged", "hybrid"], [1, 8, 16, 64, 256])]
+CONTIGUOUS = [("contiguous", 16), ("contiguous-request", 16), ("contiguous-grow", 16)]
+PLACEMENTS = [*CONTIGUOUS, ("virtual", 16), *itertools.product(["paged", "hybrid"], [1, 8, 16, 64, 256])]
 ATTENTION = ["fused", "gather", "per-request"]
 
 
@@ -85,16 +86,18 @@ class Arms:
 
     def shares(self, placement: tuple[str, int]) -> bool:
         """Whether this layout can share prefixes of this model."""
-        return can_share(placement[0], self.spec(), self.max_model_len)
+        return can_share(placement[0].partition("-")[0], self.spec(), self.max_model_len)
 
     def engine(self, arm: Arm, capacity: int, **cache: Any) -> EngineCore:
         """An engine over ``capacity`` tokens of KV cache."""
         model = self.checkpoint.config
+        layout, _, reserve = arm.placement[0].partition("-")
+        reserving = {"contiguous_reserve": reserve, "compaction_slice": 24 * self.spec().token_bytes} if reserve else {}
         kv = build_cache(
-            arm.placement[0], self.spec(),
+            layout, self.spec(),
             capacity=capacity,
             slots=arm.batch, max_model_len=self.max_model_len, block_size=arm.placement[1],
-            prefix_caching=arm.prefix_caching and self.shares(arm.placement), **cache,
+            prefix_caching=arm.prefix_caching and self.shares(arm.placement), **reserving, **cache,
         )  # fmt: skip
         kv.arena.array()[:] = 0xFF  # NaN in every float type: what was never written must not be read
         clock = RealClock()

@@ -82,11 +82,7 @@ def long_and_short(checkpoint, prompts):  # type: ignore[no-untyped-def]
 
 
 AXES = [PLACEMENTS, ATTENTION, [16, 65, 2048], [False, True], [False, True], [1, 6]]
-ARMS = [
-    Arm(*row)
-    for row in pairwise(AXES)  # type: ignore[arg-type]
-    if not (row[0][0] == "contiguous" and row[4])  # no prefix caching there yet
-]
+ARMS = [Arm(*row) for row in pairwise(AXES)]  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
