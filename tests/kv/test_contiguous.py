@@ -292,6 +292,19 @@ def test_the_run_used_longest_ago_makes_room_first() -> None:
     kv.check()
 
 
+def test_who_is_refused_does_not_make_its_prefix_young() -> None:
+    kv = prefixes(capacity=40, max_model_len=40)
+    a, b = [1] * 8, [2] * 8
+    for slot, tokens in enumerate((a, b)):
+        run(kv, slot, tokens, 8, release=False)
+    kv.admit(2, [3] * 24, expected=24, limit=24)
+    kv.release(0)
+    kv.release(1)
+    assert kv.admit(3, [*a, 5], expected=17, limit=17) is None
+    assert kv.admit(3, [6] * 8, expected=8, limit=8) == 0
+    assert start(kv, 3) == 0, "the older of the two"
+
+
 def test_a_kept_run_that_is_overwritten_from_behind_keeps_its_whole_units() -> None:
     kv = prefixes(capacity=24, max_model_len=24)
     tokens = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
