@@ -125,3 +125,22 @@ def test_a_copied_block_is_one_entry_written() -> None:
     kv.work.clear()
     assert kv.extend(1, 7)
     assert (kv.table_bytes, kv.work.table_bytes) == (16, 4)
+
+
+def test_where_blocks_are_tiny_every_fourth_growth_stands_for_four() -> None:
+    kv = build_cache("paged", SPEC, capacity=64, slots=4, max_model_len=32, block_size=1, prefix_caching=True)
+    hands = Hands()
+    kv.work.now = hands.now
+    admit(kv, 0, 4)
+    kv.computed(0, 4)
+    assert kv.prefix is not None
+    kv.layout.pool.take = hands.slow(1.0, kv.layout.pool.take)  # type: ignore[attr-defined]
+    kv.prefix.insert = hands.slow(2.0, kv.prefix.insert)  # type: ignore[method-assign]
+    kv.work.clear()
+    tokens = kv._sequences[0].tokens  # type: ignore[union-attr]
+    for length in range(5, 13):
+        tokens.append(length)
+        assert kv.extend(0, length)
+        kv.computed(0, length)
+    assert (kv.work.extend_s, kv.work.offer_s) == (8.0, 16.0)
+    assert kv.work.table_bytes == 8 * 4

@@ -95,7 +95,8 @@ class StepAccount:
         step = PlannedStep(
             start=start,
             ready=ready,
-            schedule_s=self._planned - start - (self._kv_planned - self._kv_before),
+            # Where units are small the KV cache's work is measured by samples, which may come to more than there was.
+            schedule_s=max(self._planned - start - (self._kv_planned - self._kv_before), 0.0),
             view_s=ready - self._planned,
             idle_s=idle,
             between_s=gap - idle,
@@ -139,7 +140,7 @@ class StepAccount:
         computing = result.execute_s + result.sample_s
         submitted = planned.ready if direct else flight.began
         done = self._returned if direct else flight.done
-        commit_s = end - self._returned - work.total_s()
+        commit_s = max(end - self._returned - work.total_s(), 0.0)
         gc_s, gc_count = self._scheduler.recorder.garbage()
         step = StepRecord(
             step=flight.plan.step,

@@ -13,7 +13,7 @@ from octavo.kv.prefix import Chain, PrefixIndex, PrefixStats
 from octavo.kv.seen import SeenPrefixes
 from octavo.kv.usage import Usage
 from octavo.kv.view import Int32s, KVView
-from octavo.kv.work import KVWork
+from octavo.kv.work import KVWork, sampling
 from octavo.scheduler.plan import StepPlan
 from octavo.units import format_bytes
 
@@ -59,6 +59,7 @@ class KVCache:
         self._refused: Chain | None = None  # of the sequence that did not fit last time: it will be tried again
         self._stats = PrefixStats()
         self._seen = SeenPrefixes()
+        self._every, self._offers = 1 if prefix is None else sampling(prefix.unit), 0
         if prefix is not None:
             layout.on_evict = prefix.forget
 
@@ -251,8 +252,17 @@ class KVCache:
         work.match_s += work.now() - begin
 
     def _offer(self, slot: int, sequence: _Sequence, prefix: PrefixIndex, length: int) -> None:
-        chain, work = sequence.chain, self.work
+        self._offers += 1
+        if self._offers % self._every:
+            self._enter(slot, sequence, prefix, length)
+            return
+        work = self.work
         begin = work.now()
+        self._enter(slot, sequence, prefix, length)
+        work.offer_s += (work.now() - begin) * self._every
+
+    def _enter(self, slot: int, sequence: _Sequence, prefix: PrefixIndex, length: int) -> None:
+        chain = sequence.chain
         assert chain is not None
         # The last token may have been computed before its id was known here.
         for i in range(sequence.offered, min(length, len(sequence.tokens)) // prefix.unit):
@@ -260,4 +270,3 @@ class KVCache:
             if prefix.several or digest not in prefix:
                 prefix.insert(digest, self.layout.offer(slot, i), sequence.tokens)
             sequence.offered = i + 1
-        work.offer_s += work.now() - begin

@@ -9,6 +9,9 @@ from octavo.kv.blocks import BlockPool
 from octavo.kv.layout import Layout
 from octavo.kv.usage import Usage
 from octavo.kv.view import Move
+from octavo.kv.work import sampling
+
+ENTRY_BYTES = 4  # of a block table
 
 
 class Paged(Layout):
@@ -32,6 +35,7 @@ class Paged(Layout):
         self.room = [0] * slots  # positions below this can be written as things are
         self._longest = min(max_model_len, self.pool.blocks * block_size)
         self._moves: list[Move] = []
+        self._every, self._grown = sampling(block_size), 0
         # Blocks that a fork shared before they were full: their index in the sequences, and the slots whose tokens may end there.
         self._split: dict[int, tuple[int, set[int]]] = {}
 
@@ -78,15 +82,26 @@ class Paged(Layout):
         """``extend`` beyond the room there is: more blocks, or a copy of a borrowed one, or both."""
         if length <= self.filled[slot]:
             return True
-        pool, size, blocks = self.pool, self.block_size, self.blocks[slot]
-        tail = self.filled[slot] // size
-        borrowed = tail < len(blocks) and self.room[slot] <= tail * size  # a fork, about to write into its parent's block
-        copy = borrowed and pool.refs[blocks[tail]] > 1
-        fresh = max(0, -(-length // size) - len(blocks))
-        if fresh + copy > pool.available or length > self._longest:
-            return False
+        self._grown += 1
+        if self._grown % self._every:
+            return self._take_room(slot, length)
         work = self.work
         begin, apart = work.now(), work.evict_s + work.table_s
+        done = self._take_room(slot, length)
+        work.extend_s += (work.now() - begin - (work.evict_s + work.table_s - apart)) * self._every
+        return done
+
+    def _take_room(self, slot: int, length: int) -> bool:
+        pool, size, blocks = self.pool, self.block_size, self.blocks[slot]
+        whole = len(blocks) * size
+        fresh = -((whole - length) // size) if length > whole else 0
+        borrowed = copy = False
+        if self.room[slot] < whole:  # a fork
+            tail = self.filled[slot] // size
+            borrowed = tail < len(blocks) and self.room[slot] <= tail * size  # about to write into its parent's block
+            copy = borrowed and pool.refs[blocks[tail]] > 1
+        if fresh + copy > pool.available or length > self._longest:
+            return False
         if fresh or copy:
             self._as_blocks(slot)
         if copy:
@@ -95,20 +110,16 @@ class Paged(Layout):
             pool.drop((source,))
             self._leave_split(slot, source)
             blocks[tail] = target
+            self.table[slot, tail] = target * size
         elif borrowed:
             pool.withdraw(blocks[tail])  # its parent may have filled it, and others would find what the parent wrote
-        for _ in range(fresh):
-            blocks.append(pool.take())
+        for i in range(len(blocks), len(blocks) + fresh):
+            block = pool.take()
+            blocks.append(block)
+            self.table[slot, i] = block * size
         self.room[slot] = len(blocks) * size
         self.touched.add(slot)
-        taken = work.now()
-        work.extend_s += taken - begin - (work.evict_s + work.table_s - apart)
-        if copy:
-            self.table[slot, tail] = blocks[tail] * size
-        for i in range(len(blocks) - fresh, len(blocks)):
-            self.table[slot, i] = blocks[i] * size
-        work.table_s += work.now() - taken
-        work.table_bytes += (fresh + copy) * self.table.itemsize
+        self.work.table_bytes += (fresh + copy) * ENTRY_BYTES
         return True
 
     def fork(self, parent: int, child: int, length: int) -> bool:

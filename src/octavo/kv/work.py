@@ -8,18 +8,24 @@ from copy import copy
 from dataclasses import dataclass
 
 
+def sampling(unit: int) -> int:
+    """How many pieces of work, one for each ``unit`` tokens of a sequence, share one measurement. 1 but for small units: there
+    they come in every step and for every sequence, and reading the clock for each would cost as much as a part of the work."""
+    return max(1, 4 // unit)
+
+
 @dataclass(slots=True)
 class KVWork:
     """Sums since ``clear``, in seconds of ``now``, each without the others. The cache and its layout add to them where the work
     is done; what takes less than reading the clock (an ``extend`` that finds room in the last block) is not measured.
 
-    allocate_s:   placing an admitted sequence. extend_s: further room for a running one.
+    allocate_s:   placing an admitted sequence. extend_s: further room for a running one, its table entries included.
     evict_s:      giving up cached prefixes. evicted_blocks: how many (contiguous: units).
     release_s:    taking memory back.
     match_s:      hashing and looking up what a sequence brings. offer_s: entering what it has computed.
     compaction_s: deciding on moves that join holes. compacted_tokens: that they copy.
     grown_tokens: that are copied because a run was full (contiguous, reserve grow).
-    table_s:      writing block tables. table_bytes: bytes written.
+    table_s:      writing whole rows of block tables. table_bytes: bytes written, single entries too.
     fault_pages:  that a step writes and that nobody brought in before it began (virtual): each a page fault at most.
     """
 
