@@ -10,6 +10,7 @@ from octavo.kv.factory import build_cache
 from octavo.observe.clock import Clock, RealClock
 from octavo.observe.recorder import Recorder
 from octavo.request import Request, SamplingParams
+from octavo.scheduler.preemption import Preemption
 from octavo.scheduler.scheduler import Scheduler
 from tests.fake_runner import FakeRunner
 
@@ -34,6 +35,9 @@ def fake_engine(
     max_preemptions: int = 4,
     eos: tuple[int, ...] = (),
     overlapped: bool = False,
+    swap_tokens: int = 0,
+    preemption: str = "recompute",
+    look_ahead: bool = False,
     clock: Clock | None = None,
     recorder: Recorder | None = None,
 ) -> EngineCore:
@@ -50,6 +54,7 @@ def fake_engine(
         compaction_slice=compaction_slice,
         hybrid_threshold=threshold,
         prefix_caching=prefix_caching,
+        swap_tokens=swap_tokens,
     )
     clock = clock or RealClock()
     scheduler = Scheduler(
@@ -62,10 +67,12 @@ def fake_engine(
         vocab=VOCAB,
         eos_token_ids=eos,
         recorder=recorder or Recorder(clock),
+        preemption=Preemption(preemption, copied_s=1e6),
+        look_ahead=look_ahead,
     )
     # Where one place has two addresses, only the arena itself shows what was written through the other.
     cells = kv.arena.array().view(np.int64)[0, 0, :, 0] if layout == "virtual" else None
-    return EngineCore(scheduler, kv, FakeRunner(capacity, slots, VOCAB, cells), clock, {}, overlapped)
+    return EngineCore(scheduler, kv, FakeRunner(capacity + swap_tokens, slots, VOCAB, cells), clock, {}, overlapped)
 
 
 def request(name: str, prompt: list[int], max_tokens: int | None = 8, priority: int = 0, **params: object) -> Request:

@@ -22,6 +22,7 @@ DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_BLOCK_SIZE = 16
 DEFAULT_HYBRID_THRESHOLD = 512
 DEFAULT_MAX_PREEMPTIONS = 4
+DEFAULT_SWAP_SPACE = "1GiB"
 
 
 def setting(
@@ -142,6 +143,18 @@ class EngineConfig(Settings):
         True,
         "plan the next step, and prepare its memory, while one computes; tokens are the same, a new request may wait a step more",
     )
+    preemption: str | None = setting(
+        None,
+        "what becomes of the keys and values of a sequence that is put out for want of memory: computed again (recompute, the "
+        "default), copied to the swap space and back (swap), or the cheaper of the two as measured (auto) (paged, hybrid, "
+        "contiguous with reserve grow)",
+        choices=("recompute", "swap", "auto"),
+    )
+    swap_space: int | None = setting(
+        None,
+        f"bytes for preempted sequences, beside kv_memory (preemption swap and auto; default {DEFAULT_SWAP_SPACE})",
+        size=True,
+    )
     threads: int | None = setting(None, "compute threads; unset: the CPUs that this process may use", low=1, high=4096)
     record: str | None = setting(
         None, "a file, replaced if it exists, that gets a line for every step and a few for every request; octavo trace shows it"
@@ -176,7 +189,16 @@ class EngineConfig(Settings):
         self._only_with("hybrid_threshold", "hybrid")
         self._only_with("block_size", "paged", "hybrid")  # contiguous has no blocks,
         if self.contiguous_reserve != "grow":
-            self._only_with("max_preemptions", "paged", "hybrid", "virtual")  # and its runs do not grow, so nobody is put out
+            # and its runs do not grow, so nobody is put out
+            self._only_with("max_preemptions", "paged", "hybrid", "virtual")
+            self._only_with("preemption", "paged", "hybrid", "virtual")
+        if self.swap_space is not None and self.preemption not in ("swap", "auto"):
+            raise ConfigError(
+                f"swap_space is set, but preemption is {self.preemption or 'recompute'}: it takes effect with swap and auto only."
+            )
+        if self.preemption in ("swap", "auto"):
+            # A place that virtual releases may be shown as another one before a copy is made.
+            self._only_with("preemption", "contiguous", "paged", "hybrid")
 
     def _only_with(self, name: str, *layouts: str) -> None:
         value = getattr(self, name)

@@ -24,6 +24,10 @@ def reserving(text: str) -> dict[str, str]:
     return dict(zip(("reserve", "compaction"), text.split(), strict=False))
 
 
+def swappable(layout: str, reserve: str) -> bool:
+    return layout in ("paged", "hybrid") or reserve.startswith("grow")
+
+
 def prompts(count: int, seed: int) -> list[list[int]]:
     """Prompts of 1..90 tokens, every third one beginning as the first does."""
     rng = random.Random(seed)
@@ -41,9 +45,11 @@ def test_every_combination_gives_the_oracles_tokens(layout: str, reserve: str, b
         pytest.skip(f"{layout} has no blocks")
     slots = min(batch, chunk)
     for prefix_caching, capacity in itertools.product([False, True], [256, 768, 16384]):
+        swaps = swappable(layout, reserve) and capacity == 256
         core = fake_engine(
             layout=layout, **reserving(reserve), block_size=block_size, capacity=capacity, slots=slots,
             batch_tokens=chunk, prefix_caching=prefix_caching, overlapped=(capacity == 768) != prefix_caching,
+            swap_tokens=200 * swaps, preemption="swap" if swaps else "recompute",
         )  # fmt: skip
         asked = {f"r{i}": p for i, p in enumerate(prompts(max(4, batch), seed=batch))}
         for name, prompt in asked.items():
@@ -69,6 +75,8 @@ def test_every_combination_gives_the_oracles_tokens(layout: str, reserve: str, b
     cap=st.integers(0, 3),
     prefix_caching=st.booleans(),
     overlapped=st.booleans(),
+    swap=st.sampled_from([0, 48, 400]),
+    look_ahead=st.booleans(),
     seed=st.integers(0, 2**32),
 )
 def test_random_load_with_aborts_leaves_nothing_behind(
@@ -81,6 +89,8 @@ def test_random_load_with_aborts_leaves_nothing_behind(
     cap: int,
     prefix_caching: bool,
     overlapped: bool,
+    swap: int,
+    look_ahead: bool,
     seed: int,
 ) -> None:
     rng = random.Random(seed)
@@ -89,6 +99,8 @@ def test_random_load_with_aborts_leaves_nothing_behind(
         layout=layout[0], **reserving(layout[1]), block_size=16 if contiguous else block_size,
         capacity=128 + 8 * blocks if contiguous else 128 + blocks * block_size, slots=slots, batch_tokens=slots + extra,
         max_model_len=128, threshold=threshold, max_preemptions=cap, prefix_caching=prefix_caching, overlapped=overlapped,
+        swap_tokens=swap if swappable(*layout) else 0, preemption="swap" if swap and swappable(*layout) else "recompute",
+        look_ahead=look_ahead,
     )  # fmt: skip
     stem = [rng.randrange(VOCAB) for _ in range(64)]
     live: dict[str, tuple[list[int], int | None]] = {}

@@ -162,6 +162,9 @@ class StepAccount:
             offer_s=before.offer_s + work.offer_s,
             compaction_s=before.compaction_s + work.compaction_s,
             table_s=before.table_s + work.table_s,
+            swap_s=before.swap_s + work.swap_s,
+            swapped_out_tokens=before.swapped_out_tokens + work.swapped_out_tokens,
+            swapped_in_tokens=before.swapped_in_tokens + work.swapped_in_tokens,
             view_s=planned.view_s,
             launch_s=max(done - submitted - computing, 0.0),  # the runner has a clock of its own
             execute_s=result.execute_s,

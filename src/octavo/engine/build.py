@@ -7,6 +7,7 @@ from octavo.config import (
     DEFAULT_BLOCK_SIZE,
     DEFAULT_HYBRID_THRESHOLD,
     DEFAULT_MAX_PREEMPTIONS,
+    DEFAULT_SWAP_SPACE,
     EngineConfig,
 )
 from octavo.engine.core import EngineCore
@@ -25,8 +26,9 @@ from octavo.observe.profile import profile_path
 from octavo.observe.recorder import Recorder
 from octavo.runner.base import Runner
 from octavo.runner.choice import Choice, choose_runner
+from octavo.scheduler.preemption import Preemption
 from octavo.scheduler.scheduler import Scheduler
-from octavo.units import format_bytes
+from octavo.units import format_bytes, parse_bytes
 
 SHORTEST = 2  # tokens of the shortest request: one of a prompt, one of an output
 
@@ -45,6 +47,8 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> 
     recorder = Recorder(clock, RecordFile(config.record) if config.record else None)
     runner = _build_runner(config, choice, program, checkpoint, max_model_len)
     max_preemptions = DEFAULT_MAX_PREEMPTIONS if config.max_preemptions is None else config.max_preemptions
+    grows = config.kv_layout != "contiguous" or config.contiguous_reserve == "grow"
+    preemption = Preemption(config.preemption or "recompute", machine.copied_bytes_s() / spec.token_bytes if kv.swap else 0.0)
     scheduler = Scheduler(
         kv,
         clock,
@@ -56,9 +60,10 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> 
         eos_token_ids=model.eos_token_ids,
         seed=config.seed,
         recorder=recorder,
+        preemption=preemption,
+        look_ahead=grows,
     )
-    grows = config.kv_layout != "contiguous" or config.contiguous_reserve == "grow"
-    preempts = "" if not grows else f", at most {max_preemptions} preemptions a request"
+    preempts = "" if not grows else f", at most {max_preemptions} preemptions a request, by {preemption.mode}"
     effective = {
         "model": f"{config.model} ({model.architecture}, {model.layers} layers, context {model.context})",
         **runner.describe(),
@@ -135,6 +140,13 @@ def _kv_memory(config: EngineConfig) -> int:
     return config.kv_memory or machine.default_kv_memory()
 
 
+def _swap_space(config: EngineConfig) -> int:
+    """Bytes for preempted sequences; 0 where they are computed again."""
+    if config.preemption not in ("swap", "auto"):
+        return 0
+    return config.swap_space or parse_bytes("swap_space", DEFAULT_SWAP_SPACE)
+
+
 def _max_model_len(config: EngineConfig, model: DecoderConfig, memory: int, spec: KVSpec) -> int:
     """The setting, or the most that both the model's context and the KV memory hold."""
     if config.max_model_len is not None:
@@ -171,6 +183,7 @@ def _build_cache(config: EngineConfig, spec: KVSpec, memory: int, max_model_len:
         contiguous_reserve=config.contiguous_reserve or "max-len",
         compaction=config.compaction or "incremental",
         hybrid_threshold=config.hybrid_threshold or DEFAULT_HYBRID_THRESHOLD,
+        swap_tokens=_swap_space(config) // spec.token_bytes,
         prefix_caching=prefix_caching,
     )
     if kv.longest < max_model_len:

@@ -106,6 +106,7 @@ class EngineCore:
         line = b""
         if self.recorder.active:
             line = account.end(planned, flight, direct=not self.overlapped, next_began=bool(under_way))
+        self.scheduler.preemption.observe(planned.tokens - planned.decodes, planned.tokens, result.execute_s)
         self._totals.steps += 1
         return Outputs(updates, self.stats(), line)
 
@@ -150,6 +151,7 @@ class EngineCore:
         totals.kv_used, totals.kv_reserved, totals.kv_shared = usage.used, usage.reserved, usage.shared
         totals.kv_wasted_inside, totals.kv_wasted_outside = usage.wasted_inside, usage.wasted_outside
         totals.preemptions = scheduler.preemptions
+        totals.swapped_out, totals.swapped_in = self.kv.swapped_out_tokens, self.kv.swapped_in_tokens
         totals.prefix_queries, totals.prefix_hits, totals.prefix_reusable = prefix.queries, prefix.hits, prefix.reusable
         totals.prompt_tokens, totals.generation_tokens = scheduler.prompt_tokens, scheduler.generation_tokens
         return copy(totals)
@@ -176,6 +178,10 @@ class EngineCore:
         """Raise IntegrityError unless every token of the KV cache is accounted for."""
         self.kv.check()
         reserved = self.kv.usage().reserved
+        if not self.has_work and self.kv.swap is not None and self.kv.swap.free < self.kv.swap.tokens:
+            raise IntegrityError(
+                f"no request is left, yet {self.kv.swap.tokens - self.kv.swap.free} tokens of swap space are held."
+            )
         if not self.has_work and reserved:
             raise IntegrityError(f"no request is left, yet {reserved} tokens of the KV cache are reserved.")
 

@@ -26,6 +26,8 @@ class Stats(msgspec.Struct, kw_only=True, array_like=True):
     kv_peak_reserved: int = 0
     kv_peak_wasted: int = 0
     preemptions: int = 0
+    swapped_out: int = 0  # tokens of preempted sequences, copied to the swap space, and back
+    swapped_in: int = 0
     prefix_queries: int = 0
     prefix_hits: int = 0
     prefix_reusable: int = 0  # what a prefix cache that never forgets would have found

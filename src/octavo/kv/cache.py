@@ -11,6 +11,7 @@ from octavo.kv.arena import Arena
 from octavo.kv.layout import Layout
 from octavo.kv.prefix import Chain, PrefixIndex, PrefixStats
 from octavo.kv.seen import SeenPrefixes
+from octavo.kv.swap import Swapped, SwapSpace, after, copies, places
 from octavo.kv.usage import Usage
 from octavo.kv.view import Int32s, KVView
 from octavo.kv.work import KVWork, sampling
@@ -43,17 +44,20 @@ class _Snapshot:
 
 
 class KVCache:
-    """Owns the arena, the layout that places sequences in it, and the index of prefixes that can be shared (None: off).
+    """Owns the arena, the layout that places sequences in it, the index of prefixes that can be shared (None: off), and the space
+    for what preempted sequences leave behind (None: they leave nothing).
 
     Slots are 0 .. slots - 1, as many as the layout was made for. A call that does not fit changes nothing, except that an
     admission that waits may have others moved (``Layout.make_room``); tried again step by step, it fits. ``tokens`` is always
     the caller's own list, to which it only appends: the cache keeps it and hashes later blocks from it.
     """
 
-    def __init__(self, layout: Layout, arena: Arena, prefix: PrefixIndex | None):
+    def __init__(self, layout: Layout, arena: Arena, prefix: PrefixIndex | None, swap: SwapSpace | None = None):
         self.layout = layout
         self.arena = arena
         self.prefix = prefix
+        self.swap = swap
+        self.swapped_out_tokens = self.swapped_in_tokens = 0  # since start
         self._sequences: list[_Sequence | None] = [None] * len(layout.filled)
         self._snapshots: list[_Snapshot] = []
         self._refused: Chain | None = None  # of the sequence that did not fit last time: it will be tried again
@@ -160,6 +164,43 @@ class KVCache:
             self._sequences[child] = _Sequence(tokens, chain, 0 if self.prefix.several else units)
         return True
 
+    def swap_out(self, slot: int) -> Swapped | None:
+        """Copy what a sequence has computed to the swap space, before it is released. None where there is no room for it."""
+        layout, work, tokens = self.layout, self.work, self.layout.filled[slot]
+        if self.swap is None:
+            return None
+        begin = work.now()
+        swapped = self.swap.take(tokens)
+        if swapped is not None:
+            layout.add_moves(copies(places(layout.table[slot], int(layout.run[slot]), 0, tokens), swapped.pieces))
+            work.swapped_out_tokens += tokens
+            self.swapped_out_tokens += tokens
+        work.swap_s += work.now() - begin
+        return swapped
+
+    def swap_in(self, slot: int, swapped: Swapped, cached: int) -> int:
+        """Copy back what a sequence, just admitted again, had computed, beyond its ``cached`` first tokens that are there
+        already. Returns how many of its tokens have their keys and values now. ``swapped`` is used up."""
+        layout, work, tokens = self.layout, self.work, swapped.tokens
+        assert self.swap is not None
+        begin = work.now()
+        if cached < tokens:
+            targets = places(layout.table[slot], int(layout.run[slot]), cached, tokens)
+            layout.add_moves(copies(after(swapped.pieces, cached), targets))
+            work.swapped_in_tokens += tokens - cached
+            self.swapped_in_tokens += tokens - cached
+        self.swap.give_back(swapped)
+        work.swap_s += work.now() - begin
+        if cached >= tokens:
+            return cached
+        self.computed(slot, tokens)
+        return tokens
+
+    def forget(self, swapped: Swapped) -> None:
+        """Nobody will ask for this again."""
+        assert self.swap is not None
+        self.swap.give_back(swapped)
+
     def release(self, slot: int) -> None:
         """Let go of all that a slot holds. The only place where memory returns. Nothing happens where it holds nothing."""
         work = self.work
@@ -211,13 +252,22 @@ class KVCache:
         return {
             **self.layout.describe(),
             "enable_prefix_caching": "off" if self.prefix is None else f"on, every {self.prefix.unit} tokens",
+            **self._describe_swap(),
             "KV memory": f"{format_bytes(spec.token_bytes * self.capacity)}: {self.capacity} tokens of {spec.token_bytes} bytes "
             f"({spec.dtype})",
         }
 
+    def _describe_swap(self) -> dict[str, str]:
+        if self.swap is None:
+            return {}
+        held = self.swap.tokens
+        return {"swap_space": f"{format_bytes(held * self.arena.spec.token_bytes)}: {held} tokens"}
+
     def check(self) -> None:
         """Raise IntegrityError unless every token place is accounted for and the prefix index agrees with the layout."""
         self.layout.check()
+        if self.swap is not None:
+            self.swap.check()
         offered, indexed = self.layout.offered(), set() if self.prefix is None else self.prefix.handles()
         if offered != indexed:
             raise IntegrityError(

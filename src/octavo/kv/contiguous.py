@@ -131,6 +131,9 @@ class Contiguous(Layout):
         work.compaction_s += work.now() - begin - (work.evict_s - apart)
         return made
 
+    def add_moves(self, moves: list[Move]) -> None:
+        self._space.moves += moves
+
     def take_moves(self) -> tuple[Move, ...]:
         if self._compaction is not None:
             self._show_all(self._compaction.next_step())

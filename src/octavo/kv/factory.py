@@ -17,6 +17,7 @@ from octavo.kv.paged import Paged
 from octavo.kv.pages import NoPages, Pages, PageShape
 from octavo.kv.prefix import PrefixIndex
 from octavo.kv.run_index import RunIndex
+from octavo.kv.swap import SwapSpace
 from octavo.kv.virtual import Virtual
 
 LAYOUTS = ("contiguous", "paged", "hybrid", "virtual")
@@ -38,6 +39,7 @@ def build_cache(
     hash_unit: int = HASH_UNIT,
     hybrid_threshold: int = 512,
     prefix_caching: bool,
+    swap_tokens: int = 0,
     make_arena: Callable[[KVSpec, int], Arena] = Arena,
 ) -> KVCache:
     """The KV cache for these settings; names are those of ``EngineConfig`` where it has them.
@@ -49,17 +51,20 @@ def build_cache(
     max-len), hybrid_threshold by hybrid; ``EngineConfig`` refuses them with other layouts.
     compaction_slice: bytes that an incremental compaction copies before one step. hash_unit: tokens that contiguous hashes
     together for prefix caching; other layouts hash what they share.
+    swap_tokens: beyond ``capacity``, for what preempted sequences leave behind; 0: they leave nothing. Not with virtual.
     make_arena: ``UnbackedArena`` for a simulation. Raises ConfigError.
     """
     for name, value in (("slots", slots), ("max_model_len", max_model_len)):
         if value < 1:
             raise ConfigError(f"{name} is {value}: at least 1 is accepted.")
-    if capacity > MOST_TOKENS:
+    if capacity + swap_tokens > MOST_TOKENS:
         raise ConfigError(
-            f"the KV memory holds {capacity} tokens: at most {MOST_TOKENS} can be addressed; lower kv_memory to "
-            f"{MOST_TOKENS * spec.token_bytes} bytes or less."
+            f"the KV memory{', swap_space included,' if swap_tokens else ''} holds {capacity + swap_tokens} tokens: at most "
+            f"{MOST_TOKENS} can be addressed; lower kv_memory to {MOST_TOKENS * spec.token_bytes} bytes or less."
         )
     if kv_layout == "virtual":
+        if swap_tokens:
+            raise ConfigError("preemption is by swap with kv_layout=virtual: not supported yet; use recompute, or paged.")
         return _virtual(spec, capacity, slots, max_model_len, prefix_caching, make_arena)
     layout = _layout(
         kv_layout,
@@ -74,7 +79,8 @@ def build_cache(
         hash_unit,
         hybrid_threshold,
     )
-    return KVCache(layout, make_arena(spec, capacity), _index(layout) if prefix_caching else None)
+    swap = SwapSpace(capacity, swap_tokens) if swap_tokens else None
+    return KVCache(layout, make_arena(spec, capacity + swap_tokens), _index(layout) if prefix_caching else None, swap)
 
 
 def taken(kv_layout: str, spec: KVSpec, tokens: int, block_size: int) -> int:

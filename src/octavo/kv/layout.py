@@ -89,6 +89,11 @@ class Layout(ABC):
     def release(self, slot: int) -> None:
         """Let go of everything the slot holds; nothing, where it holds nothing."""
 
+    def add_moves(self, moves: list[Move]) -> None:
+        """Let these be carried out too, after all that was decided so far. Only where places that are released keep what they
+        hold until something else is written there."""
+        raise NotImplementedError(f"the {self.name} layout moves nothing for others.")
+
     @abstractmethod
     def take_moves(self) -> tuple[Move, ...]:
         """The copies to be made before the next step, once."""

@@ -153,6 +153,9 @@ class Paged(Layout):
         self.room[slot] = 0
         self.filled[slot] = 0
 
+    def add_moves(self, moves: list[Move]) -> None:
+        self._moves += moves
+
     def take_moves(self) -> tuple[Move, ...]:
         if not self._moves:
             return ()

@@ -26,6 +26,7 @@ class KVWork:
     compaction_s: deciding on moves that join holes. compacted_tokens: that they copy.
     grown_tokens: that are copied because a run was full (contiguous, reserve grow).
     table_s:      writing whole rows of block tables. table_bytes: bytes written, single entries too.
+    swap_s:       finding places in the swap space and deciding on the copies. swapped_out_tokens, swapped_in_tokens: copied.
     fault_pages:  that a step writes and that nobody brought in before it began (virtual): each a page fault at most.
     """
 
@@ -43,12 +44,15 @@ class KVWork:
     compacted_tokens: int = 0
     grown_tokens: int = 0
     fault_pages: int = 0
+    swap_s: float = 0.0
+    swapped_out_tokens: int = 0
+    swapped_in_tokens: int = 0
 
     def total_s(self) -> float:
         """All seconds."""
         return (
             self.allocate_s + self.extend_s + self.evict_s + self.release_s + self.match_s + self.offer_s + self.compaction_s
-            + self.table_s
+            + self.table_s + self.swap_s
         )  # fmt: skip
 
     def take(self) -> KVWork:
@@ -63,3 +67,5 @@ class KVWork:
         self.match_s = self.offer_s = self.compaction_s = self.table_s = 0.0
         self.table_bytes = self.evicted_blocks = 0
         self.compacted_tokens = self.grown_tokens = self.fault_pages = 0
+        self.swap_s = 0.0
+        self.swapped_out_tokens = self.swapped_in_tokens = 0

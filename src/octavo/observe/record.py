@@ -106,7 +106,8 @@ class StepRecord(msgspec.Struct, kw_only=True, array_like=True, gc=False, tag="s
     Since the step before.
 
     preemptions: sequences put out. recomputed_tokens: tokens to be computed again because of that, counted when they come back.
-    swapped_out_tokens, swapped_in_tokens, swap_s: 0: preempted sequences are not swapped yet.
+    swapped_out_tokens, swapped_in_tokens: of preempted sequences, copied to the swap space and back before the step. swap_s:
+                       deciding on these copies, part of the engine's thread's time.
     prefix_queries: tokens of admitted sequences, where there is a prefix index. prefix_hits: of these, found in it.
     prefix_rounding: of these, beyond their last whole block and not found. prefix_reusable: tokens of admitted sequences that a
                      prefix cache which never forgets would have found; counted without an index too.
@@ -196,7 +197,7 @@ class StepRecord(msgspec.Struct, kw_only=True, array_like=True, gc=False, tag="s
         """All that the KV cache did for the step."""
         return (
             self.allocate_s + self.extend_s + self.evict_s + self.release_s + self.match_s + self.offer_s + self.compaction_s
-            + self.table_s + self.view_s
+            + self.table_s + self.view_s + self.swap_s
         )  # fmt: skip
 
     @property

@@ -13,7 +13,9 @@ from octavo.observe.recorder import NoRecorder, Recorder
 from octavo.request import FinishReason, Request, TokenUpdate
 from octavo.runner.base import StepResult
 from octavo.scheduler.expectation import OutputExpectation
+from octavo.scheduler.forecast import peak_tokens
 from octavo.scheduler.plan import Logits, Row, SlotSampling, StepPlan
+from octavo.scheduler.preemption import Preemption
 from octavo.scheduler.queues import RunningSet, WaitingQueue
 from octavo.scheduler.sequence import Sequence
 
@@ -21,8 +23,10 @@ from octavo.scheduler.sequence import Sequence
 class Scheduler:
     """Continuous batching: every step takes one token of each decoding sequence, then prefill chunks, then new sequences, up
     to ``max_num_batched_tokens``. A sequence is admitted only when its whole prompt fits; when a decoding one finds no room,
-    the last in rank is preempted: its memory is released and it is computed again later, prompt and output, with the same
-    tokens. Order is by priority, then arrival.
+    the last in rank is preempted: its memory is released; later it is computed again, prompt and output, or copied back from the
+    swap space (``preemption``), and goes on with the same tokens. Order is by priority, then arrival.
+
+    look_ahead: a sequence waits while the batch with it would, as far as one can tell, come to need more memory than there is.
 
     A sequence that was preempted ``max_preemptions`` times is admitted again only with room for all it may ever hold, and is
     then never a victim.
@@ -51,12 +55,16 @@ class Scheduler:
         eos_token_ids: Iterable[int] = (),
         seed: int | None = 0,
         recorder: Recorder | None = None,
+        preemption: Preemption | None = None,
+        look_ahead: bool = False,
     ):
         self.kv = kv
         self.clock = clock
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_model_len = max_model_len
         self.max_preemptions = max_preemptions
+        self.look_ahead = look_ahead
+        self.preemption = preemption or Preemption()
         self.vocab = vocab
         self.eos_token_ids = frozenset(eos_token_ids)
         self.waiting = WaitingQueue()
@@ -123,9 +131,11 @@ class Scheduler:
             return None
         sequence.aborted = True
         if stopped:
-            self.expectation.observe(sequence.drawn)
+            self.expectation.observe(sequence)
         if sequence.slot < 0:
             self.waiting.discard(sequence)
+            if sequence.swapped is not None:
+                self.kv.forget(sequence.swapped)
         else:
             self._end(sequence)
         reason = FinishReason.STOP if stopped else FinishReason.ABORT
@@ -188,6 +198,8 @@ class Scheduler:
             sequence = self.waiting.first()
             if sequence is None:
                 break
+            if self.look_ahead and not self._will_fit(sequence):
+                break
             slot = self._free_slots[-1]
             cached = self.kv.admit(
                 slot,
@@ -202,16 +214,19 @@ class Scheduler:
             self.waiting.pop()
             self._free_slots.pop()
             sequence.slot, sequence.cached = slot, cached
-            sequence.computed = sequence.planned = cached
+            computed = cached
+            if sequence.swapped is not None:
+                computed, sequence.swapped = self.kv.swap_in(slot, sequence.swapped, cached), None
+            sequence.computed = sequence.planned = computed
             sequence.admitted = len(sequence.tokens)
             now = self.clock.now()
             sequence.scheduled = sequence.scheduled or now
-            self.recomputed_tokens += max(0, sequence.lost - cached)
+            self.recomputed_tokens += max(0, sequence.lost - computed)
             self.recorder.scheduled(now, sequence.request.id, self._steps + 1, slot, len(sequence.tokens), cached)
             self.running.add(sequence)
             p = sequence.request.params
             opened.append(SlotSampling(slot, p.temperature, p.top_p, p.top_k, sequence.seed, sequence.drawn))
-            budget -= self._take_chunk(sequence, min(len(sequence.tokens) - cached, budget), rows)
+            budget -= self._take_chunk(sequence, min(len(sequence.tokens) - computed, budget), rows)
         return budget
 
     def _take_chunk(self, sequence: Sequence, length: int, rows: list[Row]) -> int:
@@ -256,7 +271,7 @@ class Scheduler:
             if finish is not None:
                 self._end(sequence)
                 del self._sequences[sequence.request.id]
-                self.expectation.observe(sequence.drawn)
+                self.expectation.observe(sequence)
                 self.recorder.finished(now, sequence.request.id, plan.step, finish, sequence.drawn)
             updates.append(self._update(sequence, [token], finish, stop_token))
         return updates
@@ -280,6 +295,16 @@ class Scheduler:
 
     # ---- memory
 
+    def _will_fit(self, sequence: Sequence) -> bool:
+        """Whether this one and those that run will have room until they end, as far as one can tell. Otherwise it waits:
+        admitting it would cost a preemption, and each preemption makes the next likelier."""
+        if not len(self.running):
+            return True
+        usage, likely = self.kv.usage(), self.expectation.likely_length
+        batch = [*self.running, sequence]
+        peak = peak_tokens((s.length, max(0, likely(s) - s.length)) for s in batch)
+        return peak - usage.shared <= usage.capacity - usage.wasted_outside
+
     def _protected(self, sequence: Sequence) -> bool:
         return sequence.preemptions >= self.max_preemptions
 
@@ -288,6 +313,8 @@ class Scheduler:
         return next(s for s in reversed(self.running) if not self._protected(s))
 
     def _preempt(self, sequence: Sequence) -> None:
+        if sequence.computed and self.preemption.swaps:
+            sequence.swapped = self.kv.swap_out(sequence.slot)
         self.running.remove(sequence)
         self._give_back(sequence)
         self.recorder.preempted(sequence.request.id, self._steps + 1, sequence.computed)

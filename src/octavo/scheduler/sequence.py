@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from octavo.kv.swap import Swapped
 from octavo.request import Request
 
 
@@ -21,6 +22,7 @@ class Sequence:
     rows:     rows of steps that are planned and not committed. pending: tokens that these will sample.
     ended:    whether it has left; what rows under way still sample for it is dropped.
     stops:    its stop tokens.
+    swapped:  what it left in the swap space when it was preempted.
     lost:     how many had, before it was preempted.
     admitted: len(tokens) when it was last admitted: tokens beyond were sampled in its present slot.
     """
@@ -44,6 +46,7 @@ class Sequence:
     scheduled: float = 0.0
     first_token: float = 0.0
     stops: frozenset[int] = frozenset()
+    swapped: Swapped | None = None
 
     def __post_init__(self) -> None:
         self.stops = frozenset(self.request.params.stop_token_ids or ())

@@ -29,6 +29,8 @@ GAUGES: dict[str, tuple[str, Callable[[Stats], float]]] = {
 }
 COUNTERS: dict[str, tuple[str, Callable[[Stats], float]]] = {
     "num_preemptions": ("Preemptions.", lambda s: s.preemptions),
+    "kv_swapped_out_tokens": ("Tokens of preempted sequences copied to the swap space.", lambda s: s.swapped_out),
+    "kv_swapped_in_tokens": ("Tokens of preempted sequences copied back from the swap space.", lambda s: s.swapped_in),
     "prefix_cache_queries": ("Prompt tokens looked up in the prefix cache.", lambda s: s.prefix_queries),
     "prefix_cache_hits": ("Prompt tokens found in the prefix cache.", lambda s: s.prefix_hits),
     "prefix_cache_reusable_tokens": (
