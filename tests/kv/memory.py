@@ -52,6 +52,7 @@ class Memory:
     def prepare(self) -> KVView:
         """The next step's view, with its moves carried out."""
         view = self.kv.view(PLAN)
+        view.prepare()
         for move in view.moves:
             self.cells[:, move.target : move.target + move.tokens] = self.cells[:, move.source : move.source + move.tokens].copy()
         return view

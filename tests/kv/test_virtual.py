@@ -41,9 +41,7 @@ def layout(kv: KVCache) -> Virtual:
 def resident_rows(kv: KVCache) -> float:
     """What is in memory once all pages are brought in."""
     pages = layout(kv).pages
-    running = pages._populator._running  # type: ignore[attr-defined]
-    if running is not None:
-        running.result()
+    pages._populator.wait()  # type: ignore[attr-defined]
     return (pages.resident_bytes() or 0) / ROW
 
 
@@ -84,6 +82,8 @@ def test_a_sequence_is_one_run_of_addresses_and_takes_pages_as_it_grows(calls: l
     # 10 tokens are 15360 bytes, 4 pages of each tensor; those hold 10 whole tokens.
     assert kv.usage() == Usage(96, reserved=10, used=0, wasted_inside=10, wasted_outside=0, shared=0, cached=0)
     view = kv.view(PLAN)
+    assert calls == []
+    view.prepare()
     assert calls == ["map"]
     assert (view.table[1, 0], view.run[1], view.arena.tokens) == (40, 40, 4 * 40 + 4 * 8)
     assert kv.work.fault_pages == 4 * 2
@@ -91,7 +91,9 @@ def test_a_sequence_is_one_run_of_addresses_and_takes_pages_as_it_grows(calls: l
     kv.computed(1, 10)
     assert kv.extend(1, 11)
     assert kv.usage() == Usage(96, reserved=13, used=10, wasted_inside=3, wasted_outside=0, shared=0, cached=0)
-    assert kv.view(PLAN).moves == ()
+    view = kv.view(PLAN)
+    assert view.moves == ()
+    view.prepare()
     assert kv.work.fault_pages == 4 * 2, "it was there"
     assert resident_rows(kv) == 6
     assert calls == ["map"], "growth maps nothing"
@@ -143,6 +145,40 @@ def test_what_a_step_may_still_read_stays_until_the_next_one_is_prepared() -> No
     kv.check()
 
 
+def test_what_views_change_is_done_in_their_order_and_no_earlier(calls: list[str]) -> None:
+    kv = virtual(prefix_caching=True)
+    memory = Memory(kv)
+    calls.clear()
+    assert kv.admit(0, [1, 2], **LIMITS) == 0
+    first = kv.view(PLAN)
+    assert kv.admit(1, [3], **LIMITS) == 0
+    kv.view(PLAN)  # of a step that is given up
+    assert kv.admit(2, [4], **LIMITS) == 0
+    third = kv.view(PLAN)
+    first.prepare()
+    assert calls == ["map"]
+    third.prepare()
+    assert calls == ["map"] * 3
+    third.prepare()
+    kv.view(PLAN).prepare()
+    assert calls == ["map"] * 3
+    memory.write(1, 0, [3], 1)
+    assert memory.read(1, 1) == contents([3])
+    kv.check()
+
+
+def test_pages_of_a_region_whose_prefix_is_evicted_are_used_again(calls: list[str]) -> None:
+    kv = virtual(capacity=40, max_model_len=40, prefix_caching=True)  # 15 rows
+    memory = Memory(kv)
+    run(kv, memory, 0, list(range(40)))
+    kv.release(0)
+    assert kv.usage().cached == 40
+    calls.clear()
+    run(kv, memory, 1, [7] * 40)
+    assert "punch" not in calls
+    assert resident_rows(kv) == 15
+
+
 # ---- sharing
 
 
@@ -189,6 +225,7 @@ def test_what_is_known_to_the_last_token_is_copied_up_to_it() -> None:
     assert kv.admit(1, tokens, **LIMITS) == 15
     assert kv.admit(2, tokens, **LIMITS) == 15
     view = kv.view(PLAN)
+    view.prepare()
     assert view.moves == (Move(160, 40 + 8, 7), Move(160, 80 + 8, 7)), "both from one window"
     for move in view.moves:
         memory.cells[:, move.target : move.target + 7] = memory.cells[:, move.source : move.source + 7]
@@ -253,6 +290,18 @@ def test_a_fork_shares_whole_units_and_copies_the_rest() -> None:
     assert memory.read(1, 20) == contents(tokens)
     memory.write(1, 20, [*tokens, 9], 21)
     assert memory.read(1, 21) == contents([*tokens, 9])
+    kv.check()
+
+
+def test_a_fork_of_a_fork_does_not_depend_on_the_one_between() -> None:
+    kv = virtual()
+    memory = Memory(kv)
+    run(kv, memory, 0, [1, 2, 3])
+    assert kv.fork(0, 1, [1, 2, 3])
+    assert kv.fork(1, 2, [1, 2])
+    kv.release(1)
+    memory.prepare()
+    assert memory.read(2, 2) == contents([1, 2])
     kv.check()
 
 
@@ -368,7 +417,7 @@ def test_the_integrity_check_finds_what_is_wrong() -> None:
     del regions.regions[0].refs[1]
     kv.check()
     kv.admit(1, [1], expected=1, limit=1)
-    kv.view(PLAN)
+    kv.view(PLAN).prepare()
     memory.cells[:, memory.places(1, 0, 40)] = 0  # writes that nobody was promised
     with pytest.raises(IntegrityError, match="bytes of keys and values are in memory, more than the"):
         kv.check()

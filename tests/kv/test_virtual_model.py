@@ -102,7 +102,7 @@ class VirtualMachine(RuleBasedStateMachine):
     @rule(which=st.sets(st.integers(0, SLOTS - 1)), length=st.integers(1, 12))
     def step(self, which: set[int], length: int) -> None:
         self.memory.prepare()
-        self.twin.view(PLAN)
+        self.twin.view(PLAN).prepare()
         for slot in which & set(self.running):
             s = self.running[slot]
             end = min(s.computed + length, len(s.tokens), s.granted)
@@ -152,7 +152,7 @@ class VirtualMachine(RuleBasedStateMachine):
     @rule()
     def scribble(self) -> None:
         """What is promised to a sequence and not computed yet holds anything."""
-        if layout(self.kv)._copies or layout(self.kv)._dirty:
+        if layout(self.kv)._copies or layout(self.kv)._dirty or layout(self.kv).regions.changed:
             return
         for slot, s in self.running.items():
             self.memory.cells[:, self.memory.places(slot, s.computed, s.granted)] = NOTHING

@@ -31,6 +31,7 @@ class Flight:
         """Compute it. What the runner raises is kept for whoever waits."""
         self.began = clock.now()
         try:
+            self.view.prepare()
             self.result = runner.execute(self.plan, self.view)
         except BaseException as error:
             self.error = error

@@ -218,13 +218,13 @@ class KVCache:
         moves = layout.take_moves()  # which may decide on some, and show where they lead
         if not self._snapshots:
             layout.touched.clear()
-            return KVView(self.arena, layout.table, layout.run, moves)
+            return KVView(self.arena, layout.table, layout.run, moves, layout.preparation())
         for snapshot in self._snapshots:
             snapshot.stale |= layout.touched
         layout.touched.clear()
         self._snapshots.reverse()
         table, run = self._snapshots[0].of(layout)
-        return KVView(self.arena, table, run, moves)
+        return KVView(self.arena, table, run, moves, layout.preparation())
 
     def snapshots(self, on: bool) -> None:
         """Whether views show placement as it was when they were made, so that the next step can be planned while one of them is

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from octavo.kv.usage import Usage
-from octavo.kv.view import Int32s, Move
+from octavo.kv.view import Int32s, Move, nothing
 from octavo.kv.work import KVWork
 
 
@@ -97,6 +97,10 @@ class Layout(ABC):
     @abstractmethod
     def take_moves(self) -> tuple[Move, ...]:
         """The copies to be made before the next step, once."""
+
+    def preparation(self) -> Callable[[], None]:
+        """``KVView.prepare`` of the view whose moves were taken last."""
+        return nothing
 
     @abstractmethod
     def usage(self) -> Usage:

@@ -22,20 +22,25 @@ class Populator:
         self._memory = memory
         self._planes = planes
         self._executor = ThreadPoolExecutor(1, "octavo-pages")
-        self._running: Future[None] | None = None
+        self._last: Future[None] | None = None
         self._stop = threading.Event()
 
     def begin(self, ranges: list[tuple[int, int]]) -> None:
-        """Bring in these (offset within a tensor, size), in all tensors. Only after ``stop``."""
-        self._stop = threading.Event()
-        self._running = self._executor.submit(_populate, self._libc, self._memory, self._planes, ranges, self._stop)
+        """Bring in these (offset within a tensor, size), in all tensors, after what was begun before."""
+        self._last = self._executor.submit(_populate, self._libc, self._memory, self._planes, ranges, self._stop)
 
     def stop(self) -> None:
-        """On return nothing is being brought in."""
-        if self._running is not None:
+        """On return nothing is being brought in, nor will be."""
+        if self._last is not None:
             self._stop.set()
-            self._running.result()
-            self._running = None
+            self.wait()
+            self._stop = threading.Event()
+
+    def wait(self) -> None:
+        """On return all that was begun is there."""
+        if self._last is not None:
+            self._last.result()
+            self._last = None
 
 
 def _populate(libc: Any, memory: object, planes: list[int], ranges: list[tuple[int, int]], stop: threading.Event) -> None:

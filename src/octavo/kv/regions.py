@@ -160,14 +160,13 @@ class Regions:
 
     # ---- regions
 
-    def take(self, slot: int, attached: Region | None) -> Region:
-        """A region for the sequence that begins in ``slot``: the one that the slot had, unless others use some of it, else the
-        one that became free last."""
-        if attached is not None:
-            if not attached.used_by_others:
-                return attached
-            self.detach(attached)
-        if self.free:
+    def take(self, slot: int, shown: int | None) -> Region:
+        """A free region for the sequence that begins in ``slot``: number ``shown`` if that is free, which the slot shows already,
+        else the one that became free last: its pages may still be there."""
+        if shown is not None and self.regions[shown] in self.free:
+            region = self.regions[shown]
+            del self.free[region]
+        elif self.free:
             region, _ = self.free.popitem()
         else:
             region = Region(len(self.regions))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,10 @@ class Move:
     tokens: int
 
 
+def nothing() -> None:
+    """For views of memory that is always there."""
+
+
 @dataclass(frozen=True, slots=True)
 class KVView:
     """Where the keys and values of every slot are, for one step.
@@ -33,6 +38,8 @@ class KVView:
     arena: the memory itself.
     table: int32 ``[slots, width]``: the token index at which run ``i`` of a slot's sequence begins.
     run:   int32 ``[slots]``: tokens in a run: the block size, or a contiguous sequence's whole capacity.
+    prepare: to be called before the step, and before its moves, once the step before it is done: makes what the view shows true
+           where addresses and memory are two things (virtual). Whoever hands the view to a runner calls it.
     moves: to be carried out in order before the step reads or writes anything.
 
     The arrays are the cache's own and change with the next plan: a runner reads them during its step only.
@@ -42,6 +49,7 @@ class KVView:
     table: Int32s
     run: Int32s
     moves: tuple[Move, ...] = ()
+    prepare: Callable[[], None] = nothing
 
     def token_indices(self, slots: npt.NDArray[Any], positions: npt.NDArray[Any]) -> Int64s:
         """The arena's token index of each (slot, position); the two arrays broadcast against each other."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from octavo.errors import IntegrityError
 from octavo.kv.layout import Layout
@@ -10,7 +13,7 @@ from octavo.kv.pages import Pages, PageShape
 from octavo.kv.regions import Region, Regions
 from octavo.kv.rows import runs, span
 from octavo.kv.usage import Usage
-from octavo.kv.view import Move
+from octavo.kv.view import Move, nothing
 from octavo.units import format_bytes
 
 Segment = tuple[int, int, int]  # units [begin, end) of a slot's range, and the region that they show at the same offset
@@ -18,7 +21,7 @@ Segment = tuple[int, int, int]  # units [begin, end) of a slot's range, and the 
 
 @dataclass(slots=True)
 class _Slot:
-    """region: what is mapped behind the shared units; it stays when the sequence is gone, warm for the next.
+    """region: what is mapped behind the shared units; where nobody shares it, it stays for the slot's next sequence.
     shared: handles of the units in front that are mapped from elsewhere, in order.
     need: rows of the sequence, shared ones included. last: rows that it can ever need.
     wanted: the segments of its range as they should be. mapped: as they are.
@@ -43,8 +46,9 @@ class Virtual(Layout):
     indirect is read. A unit is the fewest tokens that fill whole pages. What is reused beyond whole units, and what a fork has
     beyond them, is copied once from a *window*, an address at which the source's pages are shown meanwhile.
 
-    Everything but ``take_moves`` is bookkeeping. There alone pages are given back and mapped, so it must not run during a step,
-    and what was released during one stays as it is until that step is done.
+    Everything here is bookkeeping. What it means for pages and mappings is collected in ``take_moves``, and done by the view's
+    ``prepare``, when the step before is over: what was released while that one ran, and is still read and written by it, stays as
+    it is for so long.
     """
 
     name = "virtual"
@@ -69,6 +73,8 @@ class Virtual(Layout):
         self._copies: dict[int, tuple[int, int]] = {}  # by slot: handle of the source, tokens
         self._windows: dict[int, int] = {}  # handle -> window, of copies that are due
         self._step_rows = shape.rows(1)  # of the next token: brought in ahead
+        self._views = 0
+        self._due: deque[tuple[int, list[Callable[[], None]]]] = deque()  # what views have to do to pages, by number of view
 
     @property
     def longest(self) -> int:
@@ -131,6 +137,8 @@ class Virtual(Layout):
         first = p.region.number * shape.units
         handles = p.shared[:units] + [first + unit for unit in range(len(p.shared), units)]
         source = p.shared[units] if units < len(p.shared) else first + units
+        if units == len(p.shared) and parent in self._copies:
+            source = self._copies[parent][0]  # where the parent's own come from: it may be released before it has them
         need = shape.rows(length)
         pinned = regions.cost(source) if copied else 0
         if regions.held + need - units * shape.unit_rows + pinned > regions.capacity:
@@ -164,6 +172,9 @@ class Virtual(Layout):
         self._forget_copy(slot)
         self.regions.disown(s.region)
         self.regions.drop(reversed(s.shared))
+        if s.region.used_by_others:  # the slot goes on showing it, until its next sequence comes
+            self.regions.detach(s.region)
+            s.region = None
         s.live, s.shared, s.need = False, [], 0
         self.room[slot] = self.filled[slot] = 0
         self._live -= 1
@@ -171,8 +182,9 @@ class Virtual(Layout):
     def take_moves(self) -> tuple[Move, ...]:
         regions, shape = self.regions, self.shape
         regions.trim()
+        self._views += 1
         if regions.changed or self._dirty or self._copies:
-            self._settle()
+            self._due.append((self._views, self._changes()))
         if not self._copies:
             return ()
         moves = []
@@ -182,6 +194,9 @@ class Virtual(Layout):
         for slot in list(self._copies):
             self._forget_copy(slot)  # what is given back from now on is so at the next call
         return tuple(moves)
+
+    def preparation(self) -> Callable[[], None]:
+        return partial(self._prepare, self._views) if self._due else nothing
 
     @property
     def table_entries(self) -> int:
@@ -254,12 +269,10 @@ class Virtual(Layout):
         """Start a sequence behind the shared units, which are held for it already."""
         s, regions = self._slots[slot], self.regions
         if continued is None:
-            region = regions.take(slot, s.region)
+            region = s.region or regions.take(slot, s.wanted[-1][2] if s.wanted else None)
         else:
             region = continued
-            if region.slot >= 0:
-                self._slots[region.slot].region = None
-            if s.region is not None and s.region is not region:
+            if s.region is not None:
                 regions.detach(s.region)
             region.slot = slot
         s.region, s.live, s.shared = region, True, handles
@@ -312,8 +325,7 @@ class Virtual(Layout):
         """Let ranges that hold no sequence show one region each."""
         for slot, s in enumerate(self._slots):
             if not s.live and len(s.wanted) > 1:
-                number = s.wanted[-1][2] if s.region is None else s.region.number
-                self._show(slot, [(0, self.shape.units, number)])
+                self._show(slot, [(0, self.shape.units, s.wanted[-1][2])])
 
     # ---- copies
 
@@ -335,22 +347,31 @@ class Virtual(Layout):
 
     # ---- pages
 
-    def _settle(self) -> None:
-        """Make the pages and mappings what the books say: the one place with system calls."""
+    def _prepare(self, view: int) -> None:
+        """Carry out what is due, of views that were never used too: the one place with system calls. In the runner's thread."""
+        while self._due and self._due[0][0] <= view:
+            for call in self._due.popleft()[1]:
+                call()
+
+    def _changes(self) -> list[Callable[[], None]]:
+        """The calls that make pages and mappings what the books say. Pages are given back before others are taken."""
         shape, pages, slots = self.shape, self.pages, self._slots
-        pages.quiet()
+        calls: list[Callable[[], None]] = []
         for region, gone in self.regions.changes():
             for start, end in runs(gone):
-                pages.punch(region.number, start * shape.page, (end - start) * shape.page)
+                calls.append(partial(pages.punch, region.number, start * shape.page, (end - start) * shape.page))
             if region.slot >= 0:
                 s = slots[region.slot]
                 s.populated = min(s.populated, (gone & -gone).bit_length() - 1)
         for slot in sorted(self._dirty, key=lambda slot: len(slots[slot].wanted) - len(slots[slot].mapped)):
-            self._remap(slot, slots[slot])
+            self._remap(slot, slots[slot], calls)
         for source, window in self._windows.items():
             region, unit, _ = self.regions.at(source)
             size = shape.unit_rows * shape.page
-            pages.map(shape.slots * shape.range_bytes + window * size, region.number, unit * size, size)
+            at = shape.slots * shape.range_bytes + window * size
+            calls.append(partial(pages.map, at, region.number, unit * size, size))
+        if calls:
+            calls.insert(0, pages.quiet)
         ranges = []
         for slot in self._dirty:
             s = slots[slot]
@@ -363,12 +384,14 @@ class Virtual(Layout):
                 s.populated = end
         self._dirty.clear()
         if ranges:
-            pages.populate(ranges)
+            calls.append(partial(pages.populate, ranges))
+        return calls
 
-    def _remap(self, slot: int, s: _Slot) -> None:
+    def _remap(self, slot: int, s: _Slot, calls: list[Callable[[], None]]) -> None:
         size = self.shape.unit_rows * self.shape.page
         for begin, end, number in _differences(s.mapped, s.wanted):
-            self.pages.map(slot * self.shape.range_bytes + begin * size, number, begin * size, (end - begin) * size)
+            at = slot * self.shape.range_bytes + begin * size
+            calls.append(partial(self.pages.map, at, number, begin * size, (end - begin) * size))
             s.populated = min(s.populated, begin * self.shape.unit_rows)
         s.mapped = s.wanted
 
