@@ -13,6 +13,20 @@ namespace {
 constexpr size_t kRowBlockBytes = 192 << 10;  // of activations: what an item passes over again and again stays in a core's cache
 constexpr double kItemBytes = 256 << 10;      // of weights: 10 us of one core's share of the memory's bandwidth
 constexpr double kItemProducts = 6e6;         // 20 us of one core's arithmetic
+constexpr int kPreparedPerItem = 32768;       // values: 5 us
+
+// What panels read.
+struct Rows {
+    const char* data;
+    size_t stride;
+};
+
+Rows rows_of(const LinearArgs& args) {
+    const size_t prepared = linear_prepared_stride(*args.weight);
+    return prepared ? Rows{static_cast<const char*>(args.prepared), prepared} : Rows{static_cast<const char*>(args.x), args.x_stride};
+}
+
+int prepared_per_item(const LinearArgs& args) { return std::max(1, kPreparedPerItem / std::max(1, args.weight->k)); }
 
 // How a layer is cut: blocks of rows times groups of panels.
 struct Split {
@@ -32,7 +46,7 @@ Split split(const LinearArgs& args) {
     const int threads = std::max(1, args.threads);
     Split split;
     const int tile = panel_rows(weight.kind);
-    const int fitting = std::max(1, int(kRowBlockBytes / std::max<size_t>(1, args.x_stride)) / tile) * tile;
+    const int fitting = std::max(1, int(kRowBlockBytes / std::max<size_t>(1, rows_of(args).stride)) / tile) * tile;
     const int blocks = (args.m + fitting - 1) / fitting;
     split.rows = ((args.m + blocks - 1) / blocks + tile - 1) / tile * tile;
     split.row_blocks = (args.m + split.rows - 1) / split.rows;
@@ -147,14 +161,14 @@ void update_best(const LinearArgs& args, const Tile& tile, float* best_value, in
     }
 }
 
-void multiply(const LinearArgs& args, int panel, int row, int rows, float* out, float* scratch) {
+void multiply(const LinearArgs& args, const Rows& x, int panel, int row, int rows, float* out) {
     const Weight& weight = *args.weight;
     const char* data = static_cast<const char*>(weight.data) + size_t(panel) * panel_bytes(weight.kind, weight.k);
-    const char* x = static_cast<const char*>(args.x) + size_t(row) * args.x_stride;
+    const char* first = x.data + size_t(row) * x.stride;
     if (weight.kind == Kind::kBf16)
-        bf16_panel(data, weight.k, x, args.x_stride, rows, out, scratch);
+        bf16_panel(data, weight.k, first, x.stride, rows, out);
     else
-        quantized_panel(weight.kind, data, weight.k, x, args.x_stride, rows, out);
+        quantized_panel(weight.kind, data, weight.k, first, x.stride, rows, out);
 }
 
 }  // namespace
@@ -179,6 +193,25 @@ const char* linear_error(const LinearArgs& args) {
     return nullptr;
 }
 
+size_t linear_prepared_stride(const Weight& weight) {
+    const size_t bytes = weight.kind == Kind::kBf16 ? (bf16_prepared_bytes(weight.k) + 63) / 64 * 64 : 0;
+    return bytes > 0 && bytes % 1024 == 0 ? bytes + 64 : bytes;
+}
+
+int linear_prepare_items(const LinearArgs& args) {
+    const int rows = prepared_per_item(args);
+    return linear_prepared_stride(*args.weight) ? (args.m + rows - 1) / rows : 0;
+}
+
+void linear_prepare_item(const LinearArgs& args, int item, Scratch&) {
+    const size_t stride = linear_prepared_stride(*args.weight);
+    const int rows = prepared_per_item(args);
+    const int end = std::min(args.m, (item + 1) * rows);
+    for (int row = item * rows; row < end; row++)
+        bf16_prepare(static_cast<const char*>(args.x) + size_t(row) * args.x_stride, args.weight->k,
+                     static_cast<char*>(args.prepared) + size_t(row) * stride);
+}
+
 int linear_items(const LinearArgs& args) {
     if (args.m == 0) return 0;
     const Split s = split(args);
@@ -193,9 +226,9 @@ void linear_item(const LinearArgs& args, int item, Scratch& scratch) {
     const int group = item % s.groups;
     const int first = s.first_panel(group), last = std::min(weight_panels(weight), s.first_panel(group + 1));
     const int tiles = (end - begin + tile_rows - 1) / tile_rows;
-    float* values = scratch.get<float>(size_t(tile_rows) * 2 * kPanel + panel_scratch(weight.kind, weight.k));
+    float* values = scratch.get<float>(size_t(tile_rows) * 2 * kPanel);
     float* upper = values + tile_rows * kPanel;
-    float* work = upper + tile_rows * kPanel;
+    const Rows x = rows_of(args);
 
     float* best_value = nullptr;
     int32_t* best_index = nullptr;
@@ -211,12 +244,12 @@ void linear_item(const LinearArgs& args, int item, Scratch& scratch) {
         const int rows = begin + int(long(end - begin) * (t + 1) / tiles) - row;
         for (int panel = first; panel < last; panel += s.unit) {
             const Tile tile{values, row, rows, panel};
-            multiply(args, panel, row, rows, values, work);
+            multiply(args, x, panel, row, rows, values);
             finish_values(args, tile);
             if (args.output == Output::kInt8) {
                 const bool pair = panel + 1 < last;
                 if (pair) {
-                    multiply(args, panel + 1, row, rows, upper, work);
+                    multiply(args, x, panel + 1, row, rows, upper);
                     finish_values(args, Tile{upper, row, rows, panel + 1});
                 }
                 store_gated_int8(args, tile, pair ? upper : nullptr);

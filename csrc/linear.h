@@ -40,10 +40,17 @@ struct LinearArgs {
     float* best_value;   // kArgmax: [linear_items][m]
     int32_t* best_index;
     int threads;         // how many will share the items: a hint for their size, without effect on results
+    void* prepared;      // [m][linear_prepared_stride], 64-byte aligned; null where that is 0
 };
 
 // Why these arguments cannot be computed, as a sentence; nullptr where they can.
 const char* linear_error(const LinearArgs& args);
+
+// Some ISAs convert rows before they multiply them: once, in a phase of its own before the items. Bytes from one converted row to the
+// next; 0: x is read as it is, and there is nothing to prepare.
+size_t linear_prepared_stride(const Weight& weight);
+int linear_prepare_items(const LinearArgs& args);
+void linear_prepare_item(const LinearArgs& args, int item, Scratch& scratch);
 
 int linear_items(const LinearArgs& args);
 void linear_item(const LinearArgs& args, int item, Scratch& scratch);

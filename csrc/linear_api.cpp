@@ -26,6 +26,11 @@ OCTAVO_API void octavo_quantize(const QuantizeArgs* args) {
 }
 
 OCTAVO_API const char* octavo_linear_error(const LinearArgs* args) { return linear_error(*args); }
+OCTAVO_API size_t octavo_linear_prepared_stride(const Weight* weight) { return linear_prepared_stride(*weight); }
+OCTAVO_API void octavo_linear_prepare(const LinearArgs* args) {
+    Scratch scratch;
+    for (int item = linear_prepare_items(*args); item-- > 0;) linear_prepare_item(*args, item, scratch);
+}
 OCTAVO_API int octavo_linear_items(const LinearArgs* args) { return linear_items(*args); }
 OCTAVO_API void octavo_linear_range(const LinearArgs* args, int begin, int end) {
     Scratch scratch;

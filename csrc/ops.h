@@ -54,6 +54,14 @@ struct LinearOp : Op {
     void item(int item, Scratch& scratch) override { linear_item(args, item, scratch); }
 };
 
+// Converts the rows of the product after it, where the ISA wants that.
+struct PrepareOp : Op {
+    Op* product = nullptr;
+    const LinearArgs* args = nullptr;  // the product's
+    int begin(Step& step) override { return product->begin(step) > 0 ? linear_prepare_items(*args) : 0; }
+    void item(int item, Scratch& scratch) override { linear_prepare_item(*args, item, scratch); }
+};
+
 struct QuantizeOp : Op {
     QuantizeArgs args{};
     int begin(Step& step) override;

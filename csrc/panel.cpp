@@ -1,9 +1,13 @@
 #include "panel.h"
 
+#include "fixed_point.h"
+
 namespace octavo {
 
 #if defined(__AMX_BF16__) || defined(OCTAVO_EMULATE_AMX)
 constexpr int kBf16Rows = 32, kQuantizedRows = 14;
+#elif defined(OCTAVO_FIXED_POINT)
+constexpr int kBf16Rows = 7, kQuantizedRows = 14;
 #elif defined(__AVX512F__)
 constexpr int kBf16Rows = 14, kQuantizedRows = 14;
 #elif defined(__AVX2__)
@@ -14,12 +18,9 @@ constexpr int kBf16Rows = 4, kQuantizedRows = 4;
 
 int panel_rows(Kind kind) { return kind == Kind::kBf16 ? kBf16Rows : kQuantizedRows; }
 
-size_t panel_scratch(Kind kind, int k) {
-#if defined(__AVX2__) && !defined(__AVX512BF16__) && !defined(OCTAVO_EMULATE_AMX)  // rows widened to float32
-    if (kind == Kind::kBf16) return size_t(k) * kBf16Rows;
+#if !defined(__AVX2__) || defined(__AVX512BF16__) || defined(OCTAVO_EMULATE_AMX)  // else beside the product that reads such rows
+size_t bf16_prepared_bytes(int) { return 0; }
+void bf16_prepare(const void*, int, void*) {}
 #endif
-    (void)kind, (void)k;
-    return 0;
-}
 
 }  // namespace octavo

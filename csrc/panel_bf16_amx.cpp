@@ -20,7 +20,7 @@ constexpr size_t kOutBytes = kPanel * 4;
 
 }  // namespace
 
-void bf16_panel(const void* panel, int k, const void* x, size_t x_stride, int rows, float* out, float*) {
+void bf16_panel(const void* panel, int k, const void* x, size_t x_stride, int rows, float* out) {
     const int upper = rows < kTileRows ? rows : kTileRows, lower = rows - upper;
     TileConfig config;  // 0, 1: upper sums; 2, 3: lower sums; 4, 5: rows of x; 6, 7: weights
     for (int t = 0; t < 8; t++) config.shape(t, kTileRows, 64);

@@ -44,7 +44,7 @@ void tile(const char* panel, int k, const char* x, size_t x_stride, float* out) 
 
 }  // namespace
 
-void bf16_panel(const void* panel, int k, const void* x, size_t x_stride, int rows, float* out, float*) {
+void bf16_panel(const void* panel, int k, const void* x, size_t x_stride, int rows, float* out) {
     using Tile = void (*)(const char*, int, const char*, size_t, float*);
     static constexpr Tile tiles[kTileRows] = {tile<1>, tile<2>, tile<3>,  tile<4>,  tile<5>,  tile<6>,  tile<7>,
                                               tile<8>, tile<9>, tile<10>, tile<11>, tile<12>, tile<13>, tile<14>};

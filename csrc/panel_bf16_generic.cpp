@@ -6,7 +6,7 @@
 
 namespace octavo {
 
-void bf16_panel(const void* panel, int k, const void* x, size_t x_stride, int rows, float* out, float*) {
+void bf16_panel(const void* panel, int k, const void* x, size_t x_stride, int rows, float* out) {
     for (int r = 0; r < rows; r++) {
         const bf16* row = reinterpret_cast<const bf16*>(static_cast<const char*>(x) + size_t(r) * x_stride);
         const uint32_t* pairs = static_cast<const uint32_t*>(panel);

@@ -53,13 +53,34 @@ T& Program::add() {
 // ---- recording
 
 int Program::add_buffer(int width, Format format) {
-    const size_t stride = row_stride(width, format), bytes = stride * size_t(spec_.max_tokens);
+    const size_t stride = row_stride(width, format);
+    buffers_.push_back({map_rows(stride), stride, width, format});
+    return int(buffers_.size()) - 1;
+}
+
+// Room for a row of each token of a step.
+char* Program::map_rows(size_t stride) {
+    const size_t bytes = stride * size_t(spec_.max_tokens);
     void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) throw std::bad_alloc();
     madvise(memory, bytes, MADV_HUGEPAGE);
     memory_.push_back({memory, bytes});
-    buffers_.push_back({static_cast<char*>(memory), stride, width, format});
-    return int(buffers_.size()) - 1;
+    return static_cast<char*>(memory);
+}
+
+// Adds an operation that multiplies with `weight`, after one that converts its rows where the ISA wants that.
+template <class T>
+T& Program::add_product(const Weight& weight) {
+    const size_t stride = linear_prepared_stride(weight);
+    if (stride == 0) return add<T>();
+    char*& rows = prepared_[stride];
+    if (!rows) rows = map_rows(stride);
+    PrepareOp& prepare = add<PrepareOp>();
+    T& op = add<T>();
+    op.args.prepared = rows;
+    prepare.product = &op;
+    prepare.args = &op.args;
+    return op;
 }
 
 const char* Program::embed(const Weight& weight, float scale, int out) {
@@ -117,7 +138,8 @@ const char* Program::linear(const Weight& weight, const float* bias, int x, int 
     args.output = to.format == Format::kFloat32 ? Output::kFloat32 : to.format == Format::kBf16 ? Output::kBf16 : Output::kInt8;
     args.threads = pool_.threads();
     if (const char* error = linear_error(args)) return error;
-    LinearOp& op = add<LinearOp>();
+    LinearOp& op = add_product<LinearOp>(weight);
+    args.prepared = op.args.prepared;
     op.weight = weight;
     op.args = args;
     return nullptr;
@@ -217,7 +239,7 @@ const char* Program::head(const Weight& weight, int x, float softcap) {
     if (!is(x, kind_is_quantized(weight.kind) ? Format::kBlocks : Format::kBf16)) return kNoBuffer;
     if (weight.n != spec_.vocabulary) return "the head has other than one row for each token of the vocabulary.";
     for (int first = 0; first < spec_.max_tokens; first += kHeadRows) {
-        HeadOp& op = add<HeadOp>();
+        HeadOp& op = add_product<HeadOp>(weight);
         op.weight = weight;
         op.args.x_stride = buffer(x).stride;
         op.args.epilogue = Epilogue::kArgmax;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -80,6 +81,9 @@ private:
     bool is(int index, Format format) const { return valid(index) && buffers_[size_t(index)].format == format; }
     template <class T>
     T& add();
+    template <class T>
+    T& add_product(const Weight& weight);
+    char* map_rows(size_t stride);
     AttentionPlan* plan_of(int window);
     const char* check(const Batch& batch) const;
     void take_rows(const Batch& batch);
@@ -89,6 +93,7 @@ private:
     const ProgramSpec spec_;
     std::vector<Buffer> buffers_;
     std::vector<std::pair<void*, size_t>> memory_;  // of the buffers, mapped
+    std::map<size_t, char*> prepared_;              // rows that a product has converted, by their length: one product at a time
     std::vector<std::unique_ptr<Op>> ops_;
     std::vector<std::unique_ptr<AttentionPlan>> plans_;  // one for each window
     bool selecting_ = false;                             // operations recorded from now on see the selected rows

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "bf16.h"
+#include "fixed_point.h"
 #include "quantize.h"
 
 namespace octavo {
@@ -203,12 +204,24 @@ void pack_bf16_panel(const PackArgs& args, int panel) {
         kinds[c] = segment.kind;
         rows[c] = source.segment < 0 ? nullptr : static_cast<const uint8_t*>(segment.rows) + size_t(source.row) * segment.row_bytes;
     }
-    uint32_t* to = reinterpret_cast<uint32_t*>(static_cast<char*>(args.data) + size_t(panel) * panel_bytes(Kind::kBf16, k));
+    char* data = static_cast<char*>(args.data) + size_t(panel) * panel_bytes(Kind::kBf16, k);
+#if defined(OCTAVO_FIXED_POINT)
+    uint8_t* exponents = reinterpret_cast<uint8_t*>(data);
+    data += fixed_point_exponent_bytes(k);
+#endif
+    uint32_t* to = reinterpret_cast<uint32_t*>(data);
     alignas(64) uint32_t pairs[kPanel][kBlock / 2] = {};
     for (int begin = 0; begin < k; begin += kBlock, to += kPanel * kBlock / 2) {
         const int count = std::clamp(args.source_k - begin, 0, kBlock);
         for (int c = 0; c < kPanel; c++)
             if (rows[c]) read_bf16(kinds[c], rows[c], begin, count, reinterpret_cast<bf16*>(pairs[c]));
+#if defined(OCTAVO_FIXED_POINT)
+        for (int c = 0; c < kPanel; c++) {
+            const int exponent = to_fixed_point(pairs[c], pairs[c]);
+            exponents[begin + c] = weight_scale_exponent(exponent);
+            if (exponents[begin + c] == 255) std::memset(pairs[c], 0, sizeof pairs[c]);
+        }
+#endif
         transpose_pairs(pairs, to);
     }
 }
@@ -238,7 +251,11 @@ bool kind_is_quantized(Kind kind) { return kind != Kind::kF32 && kind != Kind::k
 size_t panel_bytes(Kind kind, int k) {
     const size_t blocks = size_t(k) / kBlock;
     switch (kind) {
+#if defined(OCTAVO_FIXED_POINT)
+        case Kind::kBf16: return fixed_point_exponent_bytes(k) + size_t(k) * kPanel * 2;
+#else
         case Kind::kBf16: return size_t(k) * kPanel * 2;
+#endif
         case Kind::kQ4_0: return blocks * 576;
         case Kind::kQ4_1: return blocks * 640;
         case Kind::kQ8_0: return blocks * 1088;
@@ -310,8 +327,14 @@ void unpack_column(const Weight& weight, int column, float* out) {
     column %= kPanel;
     const int half = column / kHalfPanel, lane = column % kHalfPanel;
     if (weight.kind == Kind::kBf16) {
+#if defined(OCTAVO_FIXED_POINT)
+        const int16_t* integers = reinterpret_cast<const int16_t*>(panel + fixed_point_exponent_bytes(weight.k));
+        for (int i = 0; i < weight.k; i++)
+            out[i] = float(integers[(i / 2 * kPanel + column) * 2 + i % 2]) * weight_unit(panel[i / kBlock * kPanel + column]);
+#else
         const bf16* values = reinterpret_cast<const bf16*>(panel);
         for (int i = 0; i < weight.k; i++) out[i] = bf16_to_float(values[(i / 2 * kPanel + column) * 2 + i % 2]);
+#endif
         return;
     }
     const auto scale_at = [&](const uint8_t* line) {

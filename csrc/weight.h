@@ -4,6 +4,7 @@
 // k needs is contiguous, so one row of activations streams memory linearly, and a tile of rows finds its panel in cache:
 //
 //   bf16            [k/2][32 columns][2]                                            (a row of an AMX tile is one cache line)
+//                   in fixed point (fixed_point.h): [k/32][32] exponent bytes of scales, to a multiple of 64; [k/2][32][2] int16
 //   Q4_0, Q4_1      [k/32] of { [2 halves][4 groups][16 columns][4 bytes] nibbles, [32] scales, Q4_1: [32] minima }, f16
 //   Q8_0            [k/32] of { [2 halves][8 groups][16 columns][4 bytes] q + 128, [32] scales }
 //   Q4_K            [k/256] of { [32] d, [32] dmin, f16; [8] of { nibbles, [32] scale bytes, [32] minimum bytes } }
@@ -43,6 +44,7 @@ inline int weight_panels(const Weight& weight) {
     return weight.gated ? (weight.n / 2 + kHalfPanel - 1) / kHalfPanel : (weight.n + kPanel - 1) / kPanel;
 }
 size_t panel_bytes(Kind kind, int k);
+inline size_t fixed_point_exponent_bytes(int k) { return (size_t(k) + 63) / 64 * 64; }
 size_t weight_bytes(const Weight& weight);
 
 // Rows of the source, row-major, in the format of the file.
@@ -74,7 +76,8 @@ struct SourceRow {
 };
 SourceRow source_row(const PackArgs& args, int column);
 
-// Unpacks one column into k float32: for tests, and for embedding rows of a tied head.
+// Unpacks one column into k float32: for tests, and for embedding rows of a tied head. What fixed point has rounded stays so; what it
+// cannot hold is NaN.
 void unpack_column(const Weight& weight, int column, float* out);
 
 }  // namespace octavo

@@ -110,6 +110,14 @@ double register_products(bool quantized, long rounds) {
     }
     REPEAT("vdpbf16ps");
     return double(rounds) * 12 * 32;
+#elif defined(__AVX512VNNI__)
+#define REGISTER "zmm"
+    if (quantized) {
+        REPEAT("vpdpbusd");
+        return double(rounds) * 12 * 64;
+    }
+    REPEAT("vpdpwssd");  // bf16 in fixed point
+    return double(rounds) * 12 * 32;
 #elif defined(__AVX2__)
 #define REGISTER "ymm"
     if (quantized) {
@@ -135,7 +143,7 @@ struct Model {
     char* weights;
     size_t bytes = 0;
     double values = 0;
-    size_t most_n = 0, most_k = 0;
+    size_t most_n = 0, most_k = 0, most_prepared = 0;
 };
 
 Model build(Kind kind, const std::vector<std::string>& shapes) {
@@ -153,6 +161,7 @@ Model build(Kind kind, const std::vector<std::string>& shapes) {
             model.values += double(n) * k;
             model.most_n = std::max(model.most_n, size_t(n));
             model.most_k = std::max(model.most_k, size_t(k));
+            model.most_prepared = std::max(model.most_prepared, linear_prepared_stride(layer.weight));
         }
     }
     model.weights = allocate(model.bytes + (1 << 21));
@@ -198,6 +207,7 @@ int main(int argc, char** argv) {
     const size_t x_stride = linear_stride(int(model.most_k)), y_stride = model.most_n * 4;
     char* x = allocate(size_t(most_rows) * x_stride);
     char* y = allocate(size_t(most_rows) * y_stride);
+    char* prepared = allocate(size_t(most_rows) * model.most_prepared + 64);
     std::memset(x, 0, size_t(most_rows) * x_stride);
     std::memset(y, 0, size_t(most_rows) * y_stride);
 
@@ -215,6 +225,7 @@ int main(int argc, char** argv) {
             args.y = y;
             args.y_stride = y_stride;
             args.threads = threads;
+            args.prepared = prepared;
             if (layer.head) {
                 args.epilogue = Epilogue::kArgmax;
                 args.y = nullptr;
@@ -226,13 +237,14 @@ int main(int argc, char** argv) {
                 args.output = quantized ? Output::kInt8 : Output::kBf16;
             }
         }
-        // Items in the order of the layers, each with its share of the layer's bytes.
+        // Items in the order of the layers, each with its share of the layer's bytes; below 0: those that prepare a layer's rows.
         std::vector<std::pair<Layer*, int>> list;
-        for (Layer& layer : model.layers)
-            for (int i = 0; i < linear_items(layer.args); i++) list.emplace_back(&layer, i);
+        for (Layer& layer : model.layers) {
+            for (int i = -linear_prepare_items(layer.args); i < linear_items(layer.args); i++) list.emplace_back(&layer, i);
+        }
         const auto bytes_of = [&](size_t i) {
             const LinearArgs& args = list[i % list.size()].first->args;
-            return double(weight_bytes(*args.weight)) / linear_items(args);
+            return list[i % list.size()].second < 0 ? 0.0 : double(weight_bytes(*args.weight)) / linear_items(args);
         };
         const double bytes_to_products = model.values / double(model.bytes) * m;
 
@@ -250,7 +262,11 @@ int main(int argc, char** argv) {
                 Scratch scratch;
                 for (size_t i = claimed++; i < last; i = claimed++) {
                     const auto& [layer, item] = list[i % list.size()];
-                    linear_item(layer->args, item, scratch);
+                    if (item < 0) {
+                        linear_prepare_item(layer->args, -1 - item, scratch);
+                    } else {
+                        linear_item(layer->args, item, scratch);
+                    }
                 }
             });
             if (turn > 0 && used > 0) layers.push_back(bytes / used);

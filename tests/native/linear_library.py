@@ -59,6 +59,7 @@ class CLinearArgs(Structure):
         ("best_value", c_void_p),
         ("best_index", c_void_p),
         ("threads", c_int),
+        ("prepared", c_void_p),
     )
 
 
@@ -102,11 +103,15 @@ class Packed:
 
 
 class Linear:
-    """The functions of one library; array in, array out."""
+    """The functions of one library; array in, array out.
 
-    def __init__(self, library: ctypes.CDLL):
+    fixed_point: whether the library multiplies bf16 in block fixed point (csrc/fixed_point.h).
+    """
+
+    def __init__(self, library: ctypes.CDLL, fixed_point: bool = False):
         self.library = library
-        for name in ("octavo_weight_bytes", "octavo_linear_stride"):
+        self.fixed_point = fixed_point
+        for name in ("octavo_weight_bytes", "octavo_linear_stride", "octavo_linear_prepared_stride"):
             getattr(library, name).restype = c_size_t
         for name in ("octavo_pack_error", "octavo_linear_error"):
             getattr(library, name).restype = c_char_p
@@ -196,6 +201,8 @@ class Linear:
             args.bias = bias.ctypes.data
         if argmax_only:
             args.y = None
+        prepared = aligned((max(1, m * self.library.octavo_linear_prepared_stride(byref(weight.c))),), np.uint8, fill=0xFF)
+        args.prepared = prepared.ctypes.data
         items = self.library.octavo_linear_items(byref(args))
         best_value, best_index = np.empty((items, m), np.float32), np.empty((items, m), np.int32)
         if epilogue == ARGMAX:
@@ -203,6 +210,7 @@ class Linear:
         error = self.library.octavo_linear_error(byref(args))
         if error:
             raise ValueError(error.decode())
+        self.library.octavo_linear_prepare(byref(args))
         for item in reversed(range(items)) if backwards else range(items):
             self.library.octavo_linear_range(byref(args), item, item + 1)
         if epilogue != ARGMAX:
