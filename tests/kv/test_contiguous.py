@@ -167,8 +167,7 @@ def test_a_run_that_cannot_double_takes_what_is_behind_it_and_then_has_others_mo
         memory.write(slot, 0, tokens, len(tokens))
     # a 0..15, b 16..31, c 32..39; 24 places are free behind c.
     assert kv.extend(0, 17), "no hole of 32, but b and c can go up by 24"
-    # b and c shared out the 24 free places with a: it gets 16 at least.
-    assert kv.usage().reserved == 32 + 16 + 8 + 0 + (kv.usage().reserved - 56)
+    assert kv.usage().reserved == 32 + 16 + 8
     memory.prepare()
     a.append(1)
     memory.write(0, 16, a, 17)
@@ -176,6 +175,31 @@ def test_a_run_that_cannot_double_takes_what_is_behind_it_and_then_has_others_mo
         assert memory.read(slot, len(tokens)) == contents(tokens)
     assert kv.work.grown_tokens == 0
     assert kv.work.compacted_tokens == 16 + 8
+    kv.check()
+
+
+def test_a_run_that_has_others_moved_leaves_them_their_share() -> None:
+    kv = cache("contiguous", contiguous_reserve="grow", capacity=128, max_model_len=128)
+    kv.admit(0, [1] * 64, expected=128, limit=128)
+    kv.admit(1, [2] * 4, expected=128, limit=128)
+    assert kv.extend(0, 65)
+    assert kv.usage().reserved == 64 + (128 - 64 - 4) // 2 + 4
+    kv.check()
+
+
+@pytest.mark.parametrize("compaction", ["pause", "incremental"])
+def test_where_there_is_no_room_for_a_power_of_two_the_prompt_alone_will_do(compaction: str) -> None:
+    kv = cache("contiguous", contiguous_reserve="grow", compaction=compaction, capacity=40, max_model_len=40)
+    for slot, length in enumerate((8, 16, 16)):
+        kv.admit(slot, [slot] * length, expected=40, limit=40)
+    kv.release(0)
+    kv.release(2)
+    # 8 and 16 places are free, on both sides of the run that is left.
+    assert kv.admit(3, [3] * 10, expected=40, limit=40) == 0
+    assert kv.usage().reserved == 16 + 16
+    kv.release(3)
+    assert kv.admit(3, [3] * 20, expected=40, limit=40) == 0
+    assert kv.usage().reserved == 16 + 24
     kv.check()
 
 
@@ -255,6 +279,17 @@ def test_a_run_is_not_taken_over_for_a_part_of_it() -> None:
     assert run(kv, 0, [*stem, 50, 51], 10, release=False) == 4
     assert kv.layout.take_moves() == (Move(0, 9, 4),)
     assert run(kv, 1, [*stem, 5, 6, 7, 8, 9, 10], 12) == 9
+
+
+def test_a_run_is_not_taken_over_at_the_cost_of_another_while_there_is_room() -> None:
+    kv = prefixes()
+    old, other = [1] * 8, [2] * 8
+    for slot, tokens in enumerate((old, other)):
+        run(kv, slot, tokens, 8, release=False)
+    kv.release(0)
+    kv.release(1)
+    assert run(kv, 2, [*old, 5], 12, release=False) == 8
+    assert (start(kv, 2), kv.usage().cached) == (16, 16)
 
 
 def test_a_source_that_is_in_the_way_slides_within_its_own_place() -> None:

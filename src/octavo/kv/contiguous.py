@@ -294,7 +294,7 @@ class Contiguous(Layout):
             return False
         begin, apart = work.now(), work.evict_s
         self._show_all(compaction.make_room_behind(run, room))
-        space.lengthen(run, min(run.length + space.behind(run), wanted))
+        space.lengthen(run, run.length + room)
         work.compaction_s += work.now() - begin - (work.evict_s - apart)
         return True
 
