@@ -14,6 +14,13 @@ namespace octavo {
 using Products = AmxProducts;
 }
 
+#elif defined(__AVX512F__) && !defined(__AVX512BF16__)
+
+#include "attention_products_widened.h"
+namespace octavo {
+using Products = WidenedProducts;
+}
+
 #elif defined(__AVX512F__)
 
 #include "attention_products_bf16.h"
