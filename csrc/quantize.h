@@ -4,6 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#if defined(__AVX512VNNI__)
+#include <immintrin.h>
+#endif
+
 #include "bf16.h"
 #include "scratch.h"
 
@@ -31,26 +35,61 @@ static_assert(sizeof(QuantBlock) == 64, "a block is a cache line");
 
 constexpr float kSmallestMagnitude = 1e-30f;
 
-// The one definition of the rounding, compiled for every ISA (with -ffp-contract=off: a fused multiply-add would round differently).
-inline void quantize_block(const float* values, QuantBlock* out) {
-    uint32_t largest = 0;  // of the magnitudes' bits, which order like the magnitudes, NaN above all
+// Integers of a block, and their sums over its halves, from the largest of the magnitudes' bits (which order like the magnitudes, NaN above
+// all). Adding 1.5 * 2^23 leaves the nearest integer, ties to even, in the low bits. With -ffp-contract=off, because a fused
+// multiply-add would round differently.
+#if defined(__AVX512VNNI__)
+
+inline uint32_t largest_magnitude_bits(const float* values) {
+    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+    const __m512i low = _mm512_and_si512(_mm512_loadu_si512(values), magnitude);
+    const __m512i high = _mm512_and_si512(_mm512_loadu_si512(values + 16), magnitude);
+    return uint32_t(_mm512_reduce_max_epu32(_mm512_max_epu32(low, high)));
+}
+
+inline void round_block(const float* values, float inverse, int8_t* q, int32_t* half) {
+    const __m512 factor = _mm512_set1_ps(inverse), shift = _mm512_set1_ps(12582912.0f);
+    const __m512 low = _mm512_add_ps(_mm512_mul_ps(_mm512_loadu_ps(values), factor), shift);
+    const __m512 high = _mm512_add_ps(_mm512_mul_ps(_mm512_loadu_ps(values + 16), factor), shift);
+    const __m128i first = _mm512_cvtepi32_epi8(_mm512_castps_si512(low)), second = _mm512_cvtepi32_epi8(_mm512_castps_si512(high));
+    const __m256i bytes = _mm256_inserti128_si256(_mm256_castsi128_si256(first), second, 1);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), bytes);
+    const __m256i fours = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), bytes);
+    const __m256i twos = _mm256_hadd_epi32(fours, fours), ones = _mm256_hadd_epi32(twos, twos);
+    half[0] = _mm256_extract_epi32(ones, 0);
+    half[1] = _mm256_extract_epi32(ones, 4);
+}
+
+#else
+
+inline uint32_t largest_magnitude_bits(const float* values) {
+    uint32_t largest = 0;
     for (int i = 0; i < kBlock; i++) {
         const uint32_t magnitude = float_to_bits(values[i]) & 0x7fffffff;
         largest = magnitude > largest ? magnitude : largest;
     }
+    return largest;
+}
+
+inline void round_block(const float* values, float inverse, int8_t* q, int32_t* half) {
+    int32_t rounded[kBlock];
+    for (int i = 0; i < kBlock; i++) rounded[i] = int32_t(float_to_bits(values[i] * inverse + 12582912.0f) - 0x4b400000u);
+    half[0] = half[1] = 0;
+    for (int i = 0; i < kBlock / 2; i++) half[0] += int8_t(rounded[i]);
+    for (int i = kBlock / 2; i < kBlock; i++) half[1] += int8_t(rounded[i]);
+    for (int i = 0; i < kBlock; i++) q[i] = int8_t(rounded[i]);
+}
+
+#endif
+
+inline void quantize_block(const float* values, QuantBlock* out) {
+    const uint32_t largest = largest_magnitude_bits(values);
     const float magnitude = bits_to_float(largest);
     const bool zero = magnitude < kSmallestMagnitude;
     const float scale = zero ? 0.0f : magnitude / 127.0f;
     const float inverse = zero ? 0.0f : 127.0f / magnitude;
-    int32_t q[kBlock];
-    for (int i = 0; i < kBlock; i++) {
-        // Adding 1.5 * 2^23 leaves the nearest integer, ties to even, in the low bits.
-        q[i] = int32_t(float_to_bits(values[i] * inverse + 12582912.0f) - 0x4b400000u);
-    }
-    int32_t half[2] = {0, 0};
-    for (int i = 0; i < kBlock / 2; i++) half[0] += int8_t(q[i]);
-    for (int i = kBlock / 2; i < kBlock; i++) half[1] += int8_t(q[i]);
-    for (int i = 0; i < kBlock; i++) out->q[i] = int8_t(q[i]);
+    int32_t half[2];
+    round_block(values, inverse, out->q, half);
     const int32_t sum = half[0] + half[1];
     out->scale = scale;
     out->scaled_sum = scale * float(sum);
