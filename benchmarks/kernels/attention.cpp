@@ -15,6 +15,7 @@
 #include <string>
 #include <sys/mman.h>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 #include "../../csrc/attention.h"
@@ -95,13 +96,26 @@ private:
     std::atomic<bool> stop_{false};
 };
 
+enum class PageKind { kSmall, kHuge, kFile };
+
 struct Memory {
     char* data;
     size_t bytes;
-    explicit Memory(size_t size, bool huge) : bytes(size) {
-        data = static_cast<char*>(mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    // kFile: pages of a file in memory, as the virtual layout has them, brought in in random order.
+    explicit Memory(size_t size, PageKind pages) : bytes(size) {
+        const int file = pages == PageKind::kFile ? memfd_create("kv", MFD_CLOEXEC) : -1;
+        if (file >= 0 && ftruncate(file, off_t(size))) std::abort();
+        const int flags = pages == PageKind::kFile ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+        data = static_cast<char*>(mmap(nullptr, size, PROT_READ | PROT_WRITE, flags, file, 0));
         if (data == MAP_FAILED) std::abort();
-        if (huge) madvise(data, size, MADV_HUGEPAGE);
+        if (file >= 0) close(file);
+        if (pages == PageKind::kHuge) madvise(data, size, MADV_HUGEPAGE);
+        if (pages == PageKind::kFile) {
+            std::vector<size_t> order(size / 4096);
+            std::iota(order.begin(), order.end(), size_t(0));
+            std::shuffle(order.begin(), order.end(), std::mt19937(5));
+            for (size_t page : order) data[page * 4096] = 0;
+        }
         uint32_t state = 1;
         for (size_t i = 0; i < size / 2; ++i) {  // bf16 between -2 and 2, none of them tiny
             state = state * 1664525u + 1013904223u;
@@ -119,6 +133,8 @@ struct Options {
     size_t decode_bytes = size_t(256) << 20;  // of keys and values that a decoding step streams: more than caches hold
 };
 
+constexpr int kVirtual = -1;  // in place of a run's length
+
 // `batch` sequences of `context` tokens each in as many layers as make the cache stream from memory, like a step does.
 class Cache {
 public:
@@ -129,12 +145,14 @@ public:
           stride_(o.kind == KvKind::kBf16 ? o.kv_heads * o.head_dim * 2 : o.kv_heads * (o.head_dim + 4)),
           capacity_((context + 255) / 256 * 256),
           layers_(int(std::clamp<size_t>(enough_bytes / (size_t(batch) * capacity_ * stride_ * 2), 1, 30))),
-          memory_(size_t(layers_) * 2 * batch * capacity_ * stride_ + 64, o.huge) {
-        if (o.kind == KvKind::kInt8) {
+          memory_(bytes(), o.huge ? PageKind::kHuge : PageKind::kSmall),
+          mapped_(bytes(), PageKind::kFile) {
+        if (o.kind != KvKind::kInt8) return;
+        for (const Memory* memory : {&memory_, &mapped_}) {
             for (size_t token = 0; token < size_t(layers_) * 2 * batch * capacity_; ++token) {
                 float scales[64];
                 std::fill(scales, scales + 64, 0.01f);
-                std::memcpy(memory_.data + token * stride_ + o.kv_heads * o.head_dim, scales, o.kv_heads * sizeof(float));
+                std::memcpy(memory->data + token * stride_ + o.kv_heads * o.head_dim, scales, o.kv_heads * sizeof(float));
             }
         }
     }
@@ -142,31 +160,35 @@ public:
     int layers() const { return layers_; }
     double token_bytes() const { return 2.0 * stride_; }
 
-    // run 0: one run a sequence. Otherwise blocks in random order over the whole arena.
+    // run 0: one run a sequence. kVirtual: likewise, over pages of a file. Otherwise blocks in random order over the whole arena.
     void place(int run) {
-        const int length = run ? run : capacity_;
+        const int length = run > 0 ? run : capacity_;
+        data_ = run == kVirtual ? mapped_.data : memory_.data;
         width_ = capacity_ / length;
         runs_.assign(batch_, length);
         table_.resize(size_t(batch_) * width_);
         std::iota(table_.begin(), table_.end(), 0);
-        if (run) std::shuffle(table_.begin(), table_.end(), std::mt19937(7));
+        if (run > 0) std::shuffle(table_.begin(), table_.end(), std::mt19937(7));
         for (int32_t& entry : table_) entry *= length;
     }
 
     KvView view(int layer) const {
         const int64_t part = int64_t(batch_) * capacity_ * stride_;
-        char* keys = memory_.data + layer * 2 * part;
+        char* keys = data_ + layer * 2 * part;
         const int64_t head = options_.head_dim * (options_.kind == KvKind::kBf16 ? 2 : 1);
         const int64_t scales = options_.kv_heads * int64_t(options_.head_dim);
         return {keys, keys + part, stride_, head, scales, table_.data(), runs_.data(), width_, options_.kind};
     }
 
 private:
+    size_t bytes() const { return size_t(layers_) * 2 * batch_ * capacity_ * stride_ + 64; }
+
     Options options_;
     int batch_, context_;
     int64_t stride_;
     int capacity_, layers_;
-    Memory memory_;
+    Memory memory_, mapped_;
+    char* data_ = nullptr;
     int width_ = 1;
     std::vector<int32_t> table_, runs_;
 };
@@ -218,7 +240,7 @@ std::vector<Timing> time_placements(const Options& o, Team& team, Cache& cache, 
 // GB/s of reading memory in order with all threads: the ceiling of decoding.
 double read_bandwidth(const Options& o, Team& team) {
     constexpr size_t kBytes = 192 << 20, kPart = 24 << 20;
-    Memory memory(kBytes, o.huge);
+    Memory memory(kBytes, o.huge ? PageKind::kHuge : PageKind::kSmall);
     std::vector<double> rates;
     std::atomic<float> sink{0};
     for (int round = 0; round < o.rounds; ++round) {

@@ -185,6 +185,7 @@ class StepAccount:
             moved_tokens=planned.moved_tokens,
             compacted_tokens=before.compacted_tokens + work.compacted_tokens,
             grown_tokens=before.grown_tokens + work.grown_tokens,
+            fault_pages=before.fault_pages + work.fault_pages,
             kv_reserved=usage.reserved,
             kv_used=usage.used + planned.tokens,
             kv_wasted_inside=usage.wasted_inside - planned.tokens,

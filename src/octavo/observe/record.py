@@ -96,6 +96,7 @@ class StepRecord(msgspec.Struct, kw_only=True, array_like=True, gc=False, tag="s
               included. 0 where they are read in place.
     moved_tokens: copied within the arena before the step: copy on write, and in the contiguous layout prefixes and the two below.
     compacted_tokens: of these, to join holes. grown_tokens: of these, because a run was full (reserve grow).
+    fault_pages: that the step writes and that were not brought in before it began: each a page fault at most (virtual).
 
     The KV cache while the step ran, in tokens: what the step computes is used, what it ends is not released yet.
 
@@ -162,6 +163,7 @@ class StepRecord(msgspec.Struct, kw_only=True, array_like=True, gc=False, tag="s
     moved_tokens: int = 0
     compacted_tokens: int = 0
     grown_tokens: int = 0
+    fault_pages: int = 0
 
     kv_reserved: int = 0
     kv_used: int = 0
