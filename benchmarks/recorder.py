@@ -1,11 +1,12 @@
-"""What recording every step costs: Python time of a step with and without it, and the throughput of a model, A B A B.
+"""What recording every step costs: the Python time of a step with and without it, and a model's steps under load, A B A B.
 
-    python benchmarks/recorder.py [MODEL] [--suite short] [--requests 128] [--concurrency 64] [--rounds 6] [--steps 600]
+    python benchmarks/recorder.py [MODEL] [--suite short] [--requests 128] [--concurrency 64] [--steps 600]
 
 First the engine's own Python alone: a runner that computes nothing, ``--concurrency`` sequences that decode; the median of
-``--steps`` steps with the recorder, with the recorder writing a file, and without, in turns. Then MODEL under the suite, in turns
-as well, in one engine: only the recorder changes. A difference smaller than its spread between rounds is noise, and the last line
-says so.
+``--steps`` steps with the recorder, with the recorder writing a file, and without, in turns. Then MODEL under the suite, in one
+engine and without overlapped scheduling, which would hide a part: every other step is recorded. Steps that follow each other and
+compute the same number of tokens make a pair, so that a machine that is slow for a while is slow for both of them. A difference
+smaller than twice its standard error is noise, and the last line says so.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 
 import numpy as np
 
@@ -37,10 +39,12 @@ from octavo.runner.base import Runner, StepResult
 from octavo.scheduler.plan import StepPlan
 from octavo.scheduler.scheduler import Scheduler
 
-Arms = dict[str, Callable[[EngineCore], Recorder]]
-ARMS: Arms = {"on": lambda core: Recorder(core.clock), "off": lambda core: NoRecorder()}
 # The file goes nowhere: what is measured is the engine's part of writing it.
-FILE: Arms = {"on, file": lambda core: Recorder(core.clock, RecordFile(os.devnull))}
+ARMS: dict[str, Callable[[EngineCore], Recorder]] = {
+    "on": lambda core: Recorder(core.clock),
+    "on, file": lambda core: Recorder(core.clock, RecordFile(os.devnull)),
+    "off": lambda core: NoRecorder(),
+}
 
 
 def main() -> None:
@@ -49,11 +53,10 @@ def main() -> None:
     parser.add_argument("--suite", default="short")
     parser.add_argument("--requests", type=int, default=128)
     parser.add_argument("--concurrency", type=int, default=64, help="sequences at once")
-    parser.add_argument("--rounds", type=int, default=6, help="of each arm")
     parser.add_argument("--steps", type=int, default=600, help="of the runner that computes nothing, in each of five turns")
     args = parser.parse_args()
     python_time(args.concurrency, args.steps)
-    throughput(args.model, args.suite, args.requests, args.concurrency, args.rounds)
+    under_load(args.model, args.suite, args.requests, args.concurrency)
 
 
 class NoRunner(Runner):
@@ -69,9 +72,9 @@ class NoRunner(Runner):
 def python_time(sequences: int, steps: int) -> None:
     """Print the median step of an engine that computes nothing, for each arm, and the differences."""
     turns, warm = 5, 20
-    length = (turns * 3 * (steps + warm)) + 64
-    spec = KVSpec(1, 1, 64, "bfloat16")
+    length = (turns * len(ARMS) * (steps + warm)) + 64
     capacity = sequences * (length + 64)
+    spec = KVSpec(1, 1, 64, "bfloat16")
     kv = build_cache(
         "paged", spec, capacity=capacity, slots=sequences, max_model_len=length, block_size=16, prefix_caching=True,
         make_arena=UnbackedArena,
@@ -81,55 +84,65 @@ def python_time(sequences: int, steps: int) -> None:
         kv, clock, max_num_seqs=sequences, max_num_batched_tokens=2048, max_model_len=length, max_preemptions=4, vocab=1000
     )
     core = EngineCore(scheduler, kv, NoRunner(), clock, {})
-    arms = ARMS | FILE
     for i in range(sequences):
         core.add(ask(str(i), list(range(i, i + 32)), length - 32))
-    medians: dict[str, list[float]] = {name: [] for name in arms}
+    medians: dict[str, list[float]] = {name: [] for name in ARMS}
     gc.collect()
     gc.freeze()
     for _ in range(turns):
-        for name in arms:
-            with recording(core, arms[name]):
+        for name in ARMS:
+            with recording(core, name):
                 for _ in range(warm):
                     core.step()
                 medians[name].append(statistics.median(timed(core.step) for _ in range(steps)))
     least = {name: min(values) * 1e6 for name, values in medians.items()}
-    off = least["off"]
     print(f"Python of a step, {sequences} sequences that decode, no computing, the least of {turns} medians of {steps} steps:")
     for name, value in least.items():
-        print(f"  {name:8} {value:7.1f} us   {value - off:+5.1f} us")
+        print(f"  {name:8} {value:7.1f} us   {value - least['off']:+5.1f} us")
 
 
-def throughput(model: str, name: str, requests: int, concurrency: int, rounds: int) -> None:
-    """Print output tokens per second of both arms, and the difference with its spread."""
+def under_load(model: str, name: str, requests: int, concurrency: int) -> None:
+    """Print how much longer steps of a model take that are recorded."""
     checkpoint = open_checkpoint(model)
-    core = build_engine(EngineConfig(model=model, max_num_seqs=concurrency, enable_prefix_caching=False), checkpoint)
+    core = build_engine(EngineConfig(model=model, max_num_seqs=concurrency, async_scheduling=False), checkpoint)
     workload = suite(name, requests=requests, max_model_len=core.scheduler.max_model_len)
     prompts = PromptMaker(workload.seed, vocab_size=checkpoint.config.vocab)
-    asked = [(prompts.ids(request), request.output_tokens) for request in workload.requests]
-    rates: dict[str, list[float]] = {arm: [] for arm in ARMS}
-    serve(core, asked[:concurrency], concurrency)  # warm-up
+    waiting = [ask(str(r.index), prompts.ids(r), r.output_tokens) for r in workload.requests][::-1]
+    core.scheduler.recorder.close()
+    on, off = Recorder(core.clock), NoRecorder()
+    on.begin(core.header())
+    steps: list[tuple[int, float]] = []  # tokens, seconds; the first is recorded, and every other one after it
+    tokens = live = 0
+    begin = time.perf_counter()
     gc.collect()
     gc.freeze()
-    for turn in range(rounds):
-        for arm in reversed(ARMS) if turn % 2 else ARMS:  # A B B A: a drift favours neither
-            with recording(core, ARMS[arm]):
-                rates[arm].append(serve(core, asked, concurrency))
-    print(
-        f"\n{model}, {workload.name}: {requests} requests, {concurrency} at once, {rounds} rounds of each arm, output tokens/s:"
-    )
-    for arm, values in rates.items():
-        print(f"  {arm:8} median {statistics.median(values):8.1f}   " + " ".join(f"{value:.1f}" for value in values))
-    changes = [100 * (on / off - 1) for on, off in zip(rates["on"], rates["off"], strict=True)]
-    middle, spread = statistics.median(changes), statistics.stdev(changes) / len(changes) ** 0.5
-    verdict = "noise" if abs(middle) < 2 * spread else "more than noise"
-    print(f"  on against off: {middle:+.2f} %, standard error {spread:.2f} %: {verdict}")
+    while waiting or live:
+        while waiting and live < concurrency:
+            core.add(waiting.pop())
+            live += 1
+        core.scheduler.recorder = off if len(steps) % 2 else on
+        start = time.perf_counter()
+        updates = core.step().updates
+        steps.append((core.scheduler.planned_tokens, time.perf_counter() - start))
+        tokens += sum(len(update.tokens) for update in updates)
+        live -= sum(update.finish is not None for update in updates)
+    wall = time.perf_counter() - begin
+    on.close()
+    pairs = [(a[1], b[1]) if i % 2 == 0 else (b[1], a[1]) for i, (a, b) in enumerate(pairwise(steps)) if a[0] == b[0]]
+    changes = np.array([100 * (recorded / plain - 1) for recorded, plain in pairs])
+    random = np.random.default_rng(0)
+    medians = np.median(random.choice(changes, (1000, len(changes))), axis=1)
+    middle, error = float(np.median(changes)), float(medians.std())
+    print(f"\n{model}, {workload.name}: {requests} requests, {concurrency} at once: {tokens / wall:.0f} output tokens/s")
+    print(f"  median step {1e3 * statistics.median(s for _, s in steps):.2f} ms, {len(pairs)} pairs of {len(steps)} steps")
+    verdict = "noise" if abs(middle) < 2 * error else "more than noise"
+    print(f"  recorded against not: {middle:+.2f} % (median of pairs), standard error {error:.2f} %: {verdict}")
 
 
 @contextmanager
-def recording(core: EngineCore, make: Callable[[EngineCore], Recorder]) -> Iterator[None]:
-    """The engine has this recorder."""
-    core.scheduler.recorder = recorder = make(core)
+def recording(core: EngineCore, name: str) -> Iterator[None]:
+    """The engine has the recorder of this arm."""
+    core.scheduler.recorder = recorder = ARMS[name](core)
     recorder.begin(core.header())
     yield
     recorder.close()
@@ -139,22 +152,6 @@ def ask(name: str, prompt: list[int], tokens: int) -> Request:
     """A greedy request of exactly so many tokens."""
     params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
     return Request(id=name, prompt=prompt, params=params, arrival=time.monotonic())
-
-
-def serve(core: EngineCore, asked: list[tuple[list[int], int]], concurrency: int) -> float:
-    """Output tokens per second of these requests, ``concurrency`` at a time."""
-    waiting = list(enumerate(asked))[::-1]
-    live = tokens = 0
-    begin = time.perf_counter()
-    while waiting or live:
-        while waiting and live < concurrency:
-            number, (prompt, length) = waiting.pop()
-            core.add(ask(f"{begin}-{number}", prompt, length))
-            live += 1
-        for update in core.step().updates:
-            tokens += len(update.tokens)
-            live -= update.finish is not None
-    return tokens / (time.perf_counter() - begin)
 
 
 def timed(function: Callable[[], object]) -> float:

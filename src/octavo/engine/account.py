@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from octavo.engine.executor import Flight
 from octavo.kv.cache import KVCache
@@ -14,8 +14,7 @@ from octavo.observe.record import StepRecord
 from octavo.scheduler.scheduler import Scheduler
 
 
-@dataclass(slots=True)
-class PlannedStep:
+class PlannedStep(msgspec.Struct):
     """What is known of a step once it is planned and its view is made. Times as in ``StepRecord``.
 
     ready:  the view is made. hidden_s: of planning and view, what fell while another step computed.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass
+
+import msgspec
 
 
 def sampling(unit: int) -> int:
@@ -14,8 +15,7 @@ def sampling(unit: int) -> int:
     return max(1, 4 // unit)
 
 
-@dataclass(slots=True)
-class KVWork:
+class KVWork(msgspec.Struct):
     """Sums since ``clear``, in seconds of ``now``, each without the others. The cache and its layout add to them where the work
     is done; what takes less than reading the clock (an ``extend`` that finds room in the last block) is not measured.
 

@@ -73,7 +73,8 @@ class StepRecord(msgspec.Struct, kw_only=True, array_like=True, gc=False, tag="s
     release_s:  taking memory back: requests that ended, were preempted, or were aborted since the step before.
     match_s:    hashing prompts and looking them up in the prefix index. offer_s: entering blocks that became full.
     compaction_s: deciding on moves that join holes (contiguous); the moves themselves are part of execute_s.
-    table_s:    writing block tables. Contiguous sequences have one entry, which counts as allocation.
+    table_s:    writing whole rows of block tables. Single entries are part of extend_s, and of allocate_s where a sequence has
+                only one.
     view_s:     making the view.
     launch_s:   turning plan and view into what the device reads, and handing it over.
     execute_s:  the decoder. sample_s: choosing tokens from its logits.
