@@ -19,7 +19,7 @@ using namespace octavo;
 #endif
 
 // Raised whenever a function or a struct at this border changes.
-OCTAVO_API int octavo_abi_version() { return 2; }
+OCTAVO_API int octavo_abi_version() { return 3; }
 OCTAVO_API const char* octavo_isa() { return OCTAVO_ISA_NAME; }
 
 // To be called once, before anything that computes.
@@ -92,10 +92,12 @@ OCTAVO_API const char* octavo_step(Program* program, const Batch* batch, StepTim
     return nullptr;
 }
 
-// The same in as many calls as there are operations: begin, every operation that has items, in order, end.
+// The same in pieces: begin, the operations in order, end. Any of them are a call together, those without items may be left out; an
+// attention, which is two operations in a row, is one of these calls or one `attend` for each row of the batch.
 OCTAVO_API const char* octavo_step_begin(Program* program, const Batch* batch) { return program->begin(*batch); }
 OCTAVO_API void octavo_step_items(const Program* program, int32_t* items) { program->op_items(items); }
-OCTAVO_API void octavo_step_op(Program* program, int op) { program->run(op, 1); }
+OCTAVO_API void octavo_step_run(Program* program, int first, int count) { program->run(first, count); }
+OCTAVO_API void octavo_step_attend(Program* program, int op, int row) { program->attend(op, row); }
 OCTAVO_API void octavo_step_end(Program* program, StepTimes* times) { program->end(*times); }
 
 // Ticks that each operation of the last step took: StepTimes has their rate.

@@ -284,6 +284,7 @@ const char* Program::begin(const Batch& batch) {
     began_s_ = seconds();
     began_ticks_ = ticks();
     busy_before_ = pool_.busy_ticks();
+    steps_++;
     step_.batch = &batch;
     for (int i = 0; i < batch.opened_count; i++) {
         const Opened& opened = batch.opened[i];
@@ -299,7 +300,7 @@ const char* Program::begin(const Batch& batch) {
     view.width = batch.table_width;
     for (const auto& plan : plans_)
         attention_plan(*plan, plan->shape, step_.rows.data(), int(step_.rows.size()), plan->window, pool_.threads());
-    for (size_t i = 0; i < ops_.size(); i++) phases_[i].items = ops_[i]->begin(step_);
+    for (size_t i = 0; i < ops_.size(); i++) phases_[i] = {ops_[i].get(), ops_[i]->begin(step_)};
     return nullptr;
 }
 
@@ -327,6 +328,27 @@ void Program::take_rows(const Batch& batch) {
 }
 
 void Program::run(int first, int count) { pool_.run(phases_.data() + first, count); }
+
+void Program::attend(int op, int row) {
+    AttentionOp apart = static_cast<const AttentionOp&>(*ops_[size_t(op)]);
+    apart.args.plan = &plan_apart(*apart.args.plan, row);
+    apart.args.rows = &step_.rows[size_t(row)];
+    MergeOp merge;
+    merge.attention = &apart;
+    Phase phases[] = {{&apart, attention_items(apart.args)}, {&merge, attention_merge_items(apart.args)}};
+    pool_.run(phases, 2);
+    phases_[size_t(op)].ended += phases[1].ended - phases[0].began;  // from 0: the sum of all rows
+}
+
+// A row alone is cut as if it were the whole batch. Layers of one window share that too.
+AttentionPlan& Program::plan_apart(const AttentionPlan& together, int row) {
+    PlanApart& apart = apart_[{&together, row}];
+    if (apart.step != steps_) {
+        attention_plan(apart.plan, together.shape, &step_.rows[size_t(row)], 1, together.window, pool_.threads());
+        apart.step = steps_;
+    }
+    return apart.plan;
+}
 
 void Program::end(StepTimes& times) {
     int found = 0;

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "attention.h"
@@ -71,6 +72,7 @@ public:
     int op_count() const { return int(ops_.size()); }
     const char* begin(const Batch& batch);  // checks and prepares; nothing has changed where it returns a sentence
     void run(int first, int count);         // operations of the list
+    void attend(int op, int row);           // an attention of the list, merging included, for one row of the batch alone
     void end(StepTimes& times);             // takes in what was sampled
     void op_items(int32_t* items) const;     // [op_count]: how many each operation has in this step
     void op_ticks(double* spent) const;      // [op_count]: of the last step
@@ -85,6 +87,7 @@ private:
     T& add_product(const Weight& weight);
     char* map_rows(size_t stride);
     AttentionPlan* plan_of(int window);
+    AttentionPlan& plan_apart(const AttentionPlan& together, int row);
     const char* check(const Batch& batch) const;
     void take_rows(const Batch& batch);
     int64_t kv_read_bytes() const;
@@ -96,6 +99,11 @@ private:
     std::map<size_t, char*> prepared_;              // rows that a product has converted, by their length: one product at a time
     std::vector<std::unique_ptr<Op>> ops_;
     std::vector<std::unique_ptr<AttentionPlan>> plans_;  // one for each window
+    struct PlanApart {
+        int64_t step = 0;  // for which it was made
+        AttentionPlan plan;
+    };
+    std::map<std::pair<const AttentionPlan*, int>, PlanApart> apart_;  // for a row alone, by that for all rows; made when asked for
     bool selecting_ = false;                             // operations recorded from now on see the selected rows
     HeadMemory head_;
 
@@ -103,6 +111,7 @@ private:
     std::vector<Phase> phases_;          // one for each operation
     std::vector<Sampling> sampling_;     // by slot
     std::vector<int32_t> last_sampled_;  // by slot
+    int64_t steps_ = 0;
     double began_s_ = 0.0;
     uint64_t began_ticks_ = 0, busy_before_ = 0;
 };

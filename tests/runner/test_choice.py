@@ -28,6 +28,7 @@ def test_auto_is_native_for_16_bit_models(weights):
     assert (choice.name, choice.dtype, choice.kv_dtype, choice.why) == ("native", "bfloat16", "bfloat16", None)
     assert choose(weights, runner="native", kv_cache_dtype="int8").kv_dtype == "int8"
     assert choose(weights, runner="native", enforce_eager=True).name == "native"
+    assert choose(weights, runner="auto", attention="per-request").name == "native"
 
 
 @compiled
@@ -35,7 +36,6 @@ def test_auto_is_native_for_16_bit_models(weights):
     ("weights", "settings", "words"),
     [
         ("bfloat16", {"attention": "gather"}, "attention=gather exists on the torch runner only"),
-        ("bfloat16", {"attention": "per-request"}, "attention=per-request exists on the torch runner only"),
         ("bfloat16", {"dtype": "float32"}, "dtype=float32 exists on the torch runner only"),
         ("bfloat16", {"dtype": "float16"}, "dtype=float16 exists on the torch runner only"),
         ("float32", {}, "the model's weights are float32"),

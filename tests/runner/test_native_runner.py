@@ -36,9 +36,9 @@ BOUND = 0.03
 INT8_BOUND = 0.06
 
 
-def native(checkpoint, *, slots=8, length=400, tokens=512, threads=2, **settings) -> NativeRunner:
+def native(checkpoint, *, slots=8, length=400, tokens=512, threads=2, attention="fused", **settings) -> NativeRunner:
     runner = NativeRunner(
-        build_program(checkpoint.config), checkpoint, dtype="bfloat16", attention="fused", threads=threads, slots=slots,
+        build_program(checkpoint.config), checkpoint, dtype="bfloat16", attention=attention, threads=threads, slots=slots,
         max_model_len=length, max_batched_tokens=tokens, **settings,
     )  # fmt: skip
     runner.keep_logits = True
@@ -263,6 +263,45 @@ def test_one_call_per_operation_gives_the_same_bits(plain):
         assert single.launches > 2 * 7  # two layers of at least seven operations
 
 
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("kv_dtype", ["bfloat16", "int8"])
+def test_attention_per_request_gives_the_same_bits(plain, kv_dtype, eager):
+    """Long rows, whose tiles are spread over threads, beside short ones; several queries; one runner called either way."""
+    sequences = np.random.default_rng(5).integers(3, 250, (3, 1000)).tolist()
+
+    def row(slot, start, length):
+        return Row(slot, start, length, sequences[slot][start : start + length], Logits.ALL)
+
+    steps = [
+        [row(0, 0, 980), row(1, 0, 7)],
+        [row(0, 980, 1), row(1, 7, 1), row(2, 0, 1)],
+        [row(0, 981, 5), row(1, 8, 70), row(2, 1, 1)],
+    ]
+    runner = native(plain.checkpoint, slots=3, length=1000, tokens=1024, kv_dtype=kv_dtype)
+    results = []
+    for attention in ("fused", "per-request"):
+        runner.call_by(attention, eager)
+        view = arena(plain.config, slots=3, length=1000, dtype=kv_dtype)
+        results.append([run(runner, view, *rows) for rows in steps])
+    for together, apart in zip(*results, strict=True):
+        assert np.array_equal(together.logits, apart.logits)
+        assert together.tokens.tolist() == apart.tokens.tolist()
+
+
+def test_attention_per_request_with_windows():
+    """Layers whose windows differ cut their work differently, for each row apart, too."""
+    config = dataclasses.replace(BASE, windows=(5, None))
+    checkpoint = RandomCheckpoint(config)
+    tokens = np.random.default_rng(6).integers(0, config.vocab, 130).tolist()
+    found = []
+    for attention in ("fused", "per-request"):
+        runner, view = native(checkpoint, slots=2, length=130, attention=attention), arena(config, 8, slots=2, length=130)
+        first = run(runner, view, Row(0, 0, 100, tokens[:100], Logits.ALL), Row(1, 0, 3, tokens[:3], Logits.ALL))
+        second = run(runner, view, Row(0, 100, 30, tokens[100:], Logits.ALL), Row(1, 3, 1, tokens[3:4], Logits.ALL))
+        found.append(np.concatenate([first.logits, second.logits]))
+    assert np.array_equal(*found)
+
+
 # ---- a step
 
 
@@ -362,6 +401,9 @@ def test_the_effective_settings_are_described(plain):
     assert described["threads"].startswith("2")
     assert "20 BF16" in described["weights"]
     assert "one call per operation" in native(plain.checkpoint, eager=True).describe()["runner"]
+    apart = native(plain.checkpoint, attention="per-request").describe()
+    assert apart["attention"].startswith("per-request")
+    assert "one call per piece of a step between attentions" in apart["runner"]
 
 
 def test_what_the_native_runner_does_not_have_is_refused_by_name(plain):

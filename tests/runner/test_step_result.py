@@ -33,11 +33,11 @@ def torch_runner(attention: str) -> Runner:
     )  # fmt: skip
 
 
-def native_runner(kv_dtype: str = "bfloat16", eager: bool = False) -> Runner:
+def native_runner(kv_dtype: str = "bfloat16", eager: bool = False, attention: str = "fused") -> Runner:
     from octavo.runner.native_runner import NativeRunner
 
     return NativeRunner(
-        PROGRAM, CHECKPOINT, dtype="bfloat16", attention="fused", threads=THREADS, slots=4, max_model_len=130,
+        PROGRAM, CHECKPOINT, dtype="bfloat16", attention=attention, threads=THREADS, slots=4, max_model_len=130,
         max_batched_tokens=256, kv_dtype=kv_dtype, eager=eager,
     )  # fmt: skip
 
@@ -63,9 +63,17 @@ TOKENS = [2 * 103, (14 + 4) + (110 + 4)]
     ("runner", "dtype"),
     [
         *(pytest.param(lambda path=path: torch_runner(path), "float32", id=path) for path in ("fused", "gather", "per-request")),
-        pytest.param(native_runner, "bfloat16", id="native", marks=needs_native),
         pytest.param(lambda: native_runner("int8"), "int8", id="native int8", marks=needs_native),
-        pytest.param(lambda: native_runner(eager=True), "bfloat16", id="native eager", marks=needs_native),
+        *(
+            pytest.param(
+                lambda eager=eager, path=path: native_runner(eager=eager, attention=path),
+                "bfloat16",
+                id=f"native {path} {eager=}",
+                marks=needs_native,
+            )
+            for eager in (False, True)
+            for path in ("fused", "per-request")
+        ),
     ],
 )
 def test_bytes_read_are_the_keys_and_values_that_some_query_sees(runner, dtype: str) -> None:
@@ -88,8 +96,20 @@ def test_attention_is_a_launch_of_its_own_only_where_operations_are() -> None:
     for result in steps(native_runner(), "bfloat16")[0]:
         assert (result.launches, result.attention_launches) == (1, 0)
     for result in steps(native_runner(eager=True), "bfloat16")[0]:
-        assert WINDOWED.layers <= result.attention_launches <= 2 * WINDOWED.layers  # with a merge where tiles were spread
-        assert result.launches > 2 * result.attention_launches
+        assert result.attention_launches == WINDOWED.layers
+        assert result.launches > 5 * result.attention_launches
+
+
+@needs_native
+def test_native_attention_per_request_is_a_call_for_each_row_and_layer() -> None:
+    """Two rows. Without eager, what lies before, between and behind the attentions of the layers is a call each."""
+    apart, fused = (steps(native_runner(eager=True, attention=path), "bfloat16")[0] for path in ("per-request", "fused"))
+    for result, other in zip(apart, fused, strict=True):
+        assert result.attention_launches == 2 * WINDOWED.layers
+        assert result.launches - result.attention_launches == other.launches - other.attention_launches
+    for result in steps(native_runner(attention="per-request"), "bfloat16")[0]:
+        assert result.attention_launches == 2 * WINDOWED.layers
+        assert result.launches == 2 * WINDOWED.layers + WINDOWED.layers + 1
 
 
 def test_per_request_attention_is_launched_for_each_sequence() -> None:

@@ -16,7 +16,7 @@ from octavo import machine
 from octavo.errors import ConfigError
 from octavo.native import isa
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 MAX_SEGMENTS = 8
 
 
@@ -180,7 +180,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "octavo_step": (c_char_p, [c_void_p, POINTER(CBatch), POINTER(CStepTimes)]),
     "octavo_step_begin": (c_char_p, [c_void_p, POINTER(CBatch)]),
     "octavo_step_items": (None, [c_void_p, c_void_p]),
-    "octavo_step_op": (None, [c_void_p, c_int]),
+    "octavo_step_run": (None, [c_void_p, c_int, c_int]),
+    "octavo_step_attend": (None, [c_void_p, c_int, c_int]),
     "octavo_step_end": (None, [c_void_p, POINTER(CStepTimes)]),
     "octavo_op_ticks": (None, [c_void_p, c_void_p]),
     "octavo_draw": (c_int32, [c_void_p, c_int, POINTER(CSampling)]),

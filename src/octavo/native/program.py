@@ -93,6 +93,7 @@ class StepProgram:
         self.handle = library.program_new(pool.handle, ctypes.byref(spec))
         weakref.finalize(self, library.program_free, self.handle)
         self.labels = ["moves"]
+        self.attentions: list[range] = []  # the operations of the library's list that each attention consists of
         self._record()
         del self._checkpoint
 
@@ -267,10 +268,12 @@ class StepProgram:
 
     def _attention(self, index: int, op: Attention) -> None:
         out = self._buffer(op.out, Format.BF16)
+        first = len(self.labels)
         self._call(
             f"layers.{op.layer}.attention", "attention", op.layer, self._buffer(op.q, Format.BF16), out, op.scale, op.window or 0,
             op.softcap,
         )  # fmt: skip
+        self.attentions.append(range(first, len(self.labels)))
         if self._formats(index, op.out)[1]:
             self._call(f"layers.{op.layer}.quantize", "quantize", out, self._buffer(op.out, Format.BLOCKS))
 

@@ -59,7 +59,7 @@ def _against_native(config: EngineConfig, program: Program) -> str | None:
             f"profile is {config.profile}, and torch's profiler sees the torch runner only; record alone takes in every step of "
             "the native one"
         )
-    if config.attention != "fused":
+    if config.attention == "gather":
         return f"attention={config.attention} exists on the torch runner only"
     if config.dtype in ("float32", "float16"):
         return f"dtype={config.dtype} exists on the torch runner only"

@@ -19,7 +19,7 @@ from octavo.native.program import KV_KINDS, StepProgram, unsupported
 from octavo.runner.base import Runner, StepResult
 from octavo.scheduler.plan import Logits, SlotSampling, StepPlan
 
-ROW_FIELDS = 5
+ATTENTION = ("fused", "per-request")
 MASK64 = 0xFFFFFFFFFFFFFFFF
 
 
@@ -28,11 +28,12 @@ class NativeRunner(Runner):
     norms, rotations, softmax and logits float32.
 
     dtype:     "bfloat16".
-    attention: "fused".
+    attention: "fused", or "per-request": a native call for every row and layer. The results are the same bits.
     threads:   workers of the step program.
     kv_dtype:  "bfloat16" or "int8": of the KV arena.
     widen:     quantised weights become bfloat16 at load.
-    eager:     one native call for each operation instead of one for the whole step. The results are the same bits.
+    eager:     one native call for each operation. Otherwise one for the whole step or, where attention is per request, for all
+               operations between two attentions. The results are the same bits.
     keep_logits: set it to get ``StepResult.logits``: those of every row that wants any, in the plan's order.
     utilisation: of the last step: the part of threads x time that was spent inside operations.
     """
@@ -55,15 +56,13 @@ class NativeRunner(Runner):
         self._library = library = load()
         if dtype != "bfloat16":
             raise ConfigError(f"dtype is {dtype}: the native runner computes in bfloat16.")
-        if attention != "fused":
-            raise ConfigError(f"attention is {attention}: the native runner has fused attention only.")
         if kv_dtype not in KV_KINDS:
             raise ConfigError(f"kv_cache_dtype is {kv_dtype}: {', '.join(KV_KINDS)} are accepted.")
         if why := unsupported(library, program, kv_dtype):
             raise ConfigError(f"runner is native, but {why}.")
         self.keep_logits = False
         self.utilisation = 0.0
-        self._eager = eager
+        self.call_by(attention, eager)
         self._vocab = program.config.vocab
         self._kv_dtype = kv_dtype
         self._pool = Pool(library, threads, machine.allowed_cpus())
@@ -85,17 +84,29 @@ class NativeRunner(Runner):
         self._sampled = np.empty(max(slots, max_batched_tokens), np.int32)
         self._batch.sampled = self._sampled.ctypes.data
         self._items = np.empty(self._program.op_count, np.int32)
-        self._attends = np.array([label.endswith(".attention") for label in self._program.labels])
+        # An attention is several operations of the library's list: one call carries them out.
+        attentions = self._program.attentions
+        self._attentions = {ops.start: len(ops) for ops in attentions}
+        self._continued = [op for ops in attentions for op in ops[1:]]
+        starts, stops = [ops.start for ops in attentions], [ops.stop for ops in attentions]
+        self._pieces = list(zip([0, *stops], [*starts, self._program.op_count], strict=True))  # between attentions
         # What the batch's pointers refer to, kept so that addresses are looked up only when they change.
         self._arena: object = None
         self._table: object = None
 
+    def call_by(self, attention: str, eager: bool) -> None:
+        """How the program is called from the next step on. Raises ConfigError."""
+        if attention not in ATTENTION:
+            raise ConfigError(f"attention is {attention}: the native runner has {' and '.join(ATTENTION)} attention only.")
+        self._apart, self._eager = attention == "per-request", eager
+
     def describe(self) -> dict[str, str]:
         kinds = ", ".join(f"{count} {kind}" for kind, count in self._kinds.items())
         weights = self._program.weights
+        called = "operation" if self._eager else "piece of a step between attentions" if self._apart else "step"
         return {
-            "runner": f"native ({self._library.name}), one call per {'operation' if self._eager else 'step'}",
-            "attention": "fused (in place)",
+            "runner": f"native ({self._library.name}), one call per {called}",
+            "attention": "per-request (in place, a call for each sequence)" if self._apart else "fused (in place)",
             "dtype": "bfloat16",
             "threads": f"{self._pool.threads}{', pinned' if self._pool.pinned else ''}",
             "weights": f"{weights.bytes / 2**20:.1f} MiB as {weights.describe()} (file: {kinds})",
@@ -113,7 +124,12 @@ class NativeRunner(Runner):
         batch.moves, batch.move_count = ctypes.addressof(moves), len(moves)
         batch.logits = None if logits is None else logits.ctypes.data
         self._look_at(view)
-        launches, attention_launches = self._run_operations() if self._eager else self._run_step()
+        if self._eager:
+            launches, attention_launches = self._run_operations(len(plan.rows))
+        elif self._apart:
+            launches, attention_launches = self._run_pieces(len(plan.rows))
+        else:
+            launches, attention_launches = self._run_step()
         times = self._times
         busy_s, total_s, sample_s = times.busy_s, times.total_s, times.sample_s
         self.utilisation = busy_s / (total_s * self.threads)
@@ -145,15 +161,41 @@ class NativeRunner(Runner):
         library.check(library.step(self._program.handle, ctypes.byref(self._batch), ctypes.byref(self._times)))
         return 1, 0
 
-    def _run_operations(self) -> tuple[int, int]:
-        library, handle, items = self._library, self._program.handle, self._items
+    def _run_operations(self, rows: int) -> tuple[int, int]:
+        library, handle, items, attentions = self._library, self._program.handle, self._items, self._attentions
         library.check(library.step_begin(handle, ctypes.byref(self._batch)))
         library.step_items(handle, items.ctypes.data)
-        launches = items.nonzero()[0].tolist()
-        for op in launches:
-            library.step_op(handle, op)
+        items[self._continued] = 0
+        launches = attention_launches = 0
+        for op in items.nonzero()[0].tolist():
+            if op not in attentions:
+                library.step_run(handle, op, 1)
+                launches += 1
+            elif self._apart:
+                attention_launches += self._attend_apart(op, rows)
+            else:
+                library.step_run(handle, op, attentions[op])
+                attention_launches += 1
         library.step_end(handle, ctypes.byref(self._times))
-        return len(launches), int(np.count_nonzero(items[self._attends]))
+        return launches + attention_launches, attention_launches
+
+    def _run_pieces(self, rows: int) -> tuple[int, int]:
+        """As piecewise graphs do on a GPU: all that lies between two attentions at once."""
+        library, handle = self._library, self._program.handle
+        library.check(library.step_begin(handle, ctypes.byref(self._batch)))
+        attention_launches = 0
+        for first, end in self._pieces:
+            library.step_run(handle, first, end - first)
+            if end in self._attentions:
+                attention_launches += self._attend_apart(end, rows)
+        library.step_end(handle, ctypes.byref(self._times))
+        return len(self._pieces) + attention_launches, attention_launches
+
+    def _attend_apart(self, op: int, rows: int) -> int:
+        attend, handle = self._library.step_attend, self._program.handle
+        for row in range(rows):
+            attend(handle, op, row)
+        return rows
 
     def _look_at(self, view: KVView) -> None:
         batch = self._batch
