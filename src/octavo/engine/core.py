@@ -106,7 +106,7 @@ class EngineCore:
         line = b""
         if self.recorder.active:
             line = account.end(planned, flight, direct=not self.overlapped, next_began=bool(under_way))
-        self.scheduler.preemption.observe(planned.tokens - planned.decodes, planned.tokens, result.execute_s)
+        self.scheduler.preemption.observe(planned.record.prefill_tokens, planned.record.tokens, result.execute_s)
         self._totals.steps += 1
         return Outputs(updates, self.stats(), line)
 
@@ -123,7 +123,7 @@ class EngineCore:
             scheduler.drop_plan()
             return
         flight = Flight(plan, view)
-        self._under_way.append((account.prepared(view), flight))
+        self._under_way.append((account.prepared(plan, view), flight))
         self._on_executor().submit(flight)
 
     def _on_executor(self) -> Executor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from copy import copy
 
 import msgspec
 
@@ -54,12 +53,6 @@ class KVWork(msgspec.Struct):
             self.allocate_s + self.extend_s + self.evict_s + self.release_s + self.match_s + self.offer_s + self.compaction_s
             + self.table_s + self.swap_s
         )  # fmt: skip
-
-    def take(self) -> KVWork:
-        """The same sums; they begin again at nothing here."""
-        taken = copy(self)
-        self.clear()
-        return taken
 
     def clear(self) -> None:
         """Begin again at nothing."""
