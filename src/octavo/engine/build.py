@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from octavo import machine
 from octavo.config import (
     DEFAULT_BLOCK_SIZE,
@@ -12,7 +14,7 @@ from octavo.config import (
 )
 from octavo.engine.core import EngineCore
 from octavo.errors import ConfigError
-from octavo.kv.arena import KVSpec
+from octavo.kv.arena import Arena, KVSpec
 from octavo.kv.cache import KVCache
 from octavo.kv.factory import build_cache, can_share, taken
 from octavo.models.checkpoint import Checkpoint
@@ -32,9 +34,15 @@ from octavo.units import format_bytes, parse_bytes
 
 SHORTEST = 2  # tokens of the shortest request: one of a prompt, one of an output
 
+MakeRunner = Callable[[EngineConfig, Choice, Program, Checkpoint, int], Runner]
 
-def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> EngineCore:
-    """An engine that is ready to step. Raises ConfigError or ModelError before any memory is committed."""
+
+def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None, make_runner: MakeRunner | None = None) -> EngineCore:
+    """An engine that is ready to step. Raises ConfigError or ModelError before any memory is committed.
+
+    make_runner: what gives it a runner, from the arguments of ``build_runner``; None: that makes a new one. One runner can serve
+    several engines in turn.
+    """
     checkpoint = checkpoint or open_checkpoint(config.model)
     model = checkpoint.config
     program = build_program(model)
@@ -45,7 +53,7 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> 
     kv = _build_cache(config, spec, memory, max_model_len)
     clock = RealClock()
     recorder = Recorder(clock, RecordFile(config.record) if config.record else None)
-    runner = _build_runner(config, choice, program, checkpoint, max_model_len)
+    runner = (make_runner or build_runner)(config, choice, program, checkpoint, max_model_len)
     max_preemptions = DEFAULT_MAX_PREEMPTIONS if config.max_preemptions is None else config.max_preemptions
     grows = config.kv_layout != "contiguous" or config.contiguous_reserve == "grow"
     preemption = Preemption(config.preemption or "recompute", machine.copied_bytes_s() / spec.token_bytes if kv.swap else 0.0)
@@ -80,13 +88,26 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> 
 
 def longest_request(config: EngineConfig, checkpoint: Checkpoint) -> int:
     """The max_model_len that ``build_engine`` would come to, without building anything. Raises ConfigError as it would."""
+    return _max_model_len(config, checkpoint.config, _kv_memory(config), kv_spec(config, checkpoint))
+
+
+def kv_spec(config: EngineConfig, checkpoint: Checkpoint) -> KVSpec:
+    """The shape of a token's keys and values in the engine that ``build_engine`` would make. Raises ConfigError as it would."""
     model = checkpoint.config
-    kv_dtype = choose_runner(config, build_program(model)).kv_dtype
-    spec = KVSpec(model.layers, model.kv_heads, model.head_dim, kv_dtype)
-    return _max_model_len(config, model, _kv_memory(config), spec)
+    return KVSpec(model.layers, model.kv_heads, model.head_dim, choose_runner(config, build_program(model)).kv_dtype)
 
 
-def _build_runner(config: EngineConfig, choice: Choice, program: Program, checkpoint: Checkpoint, max_model_len: int) -> Runner:
+def build_kv(config: EngineConfig, checkpoint: Checkpoint, make_arena: Callable[[KVSpec, int], Arena] = Arena) -> KVCache:
+    """The KV cache that ``build_engine`` would make, alone. Raises ConfigError as it would.
+
+    make_arena: ``UnbackedArena`` to place sequences without memory for them.
+    """
+    spec, memory = kv_spec(config, checkpoint), _kv_memory(config)
+    return _build_cache(config, spec, memory, _max_model_len(config, checkpoint.config, memory, spec), make_arena)
+
+
+def build_runner(config: EngineConfig, choice: Choice, program: Program, checkpoint: Checkpoint, max_model_len: int) -> Runner:
+    """The runner that was chosen, with the model's weights. max_model_len: as ``longest_request`` gives it."""
     threads = config.threads or len(machine.allowed_cpus())
     if choice.name == "native":
         from octavo.native.weights import KEPT
@@ -168,7 +189,13 @@ def _max_model_len(config: EngineConfig, model: DecoderConfig, memory: int, spec
     return min(model.context, longest)
 
 
-def _build_cache(config: EngineConfig, spec: KVSpec, memory: int, max_model_len: int) -> KVCache:
+def _build_cache(
+    config: EngineConfig,
+    spec: KVSpec,
+    memory: int,
+    max_model_len: int,
+    make_arena: Callable[[KVSpec, int], Arena] = Arena,
+) -> KVCache:
     block_size = config.block_size or DEFAULT_BLOCK_SIZE
     prefix_caching = config.prefix_caching
     if config.enable_prefix_caching is None:  # on, then, where it can have an effect
@@ -185,6 +212,7 @@ def _build_cache(config: EngineConfig, spec: KVSpec, memory: int, max_model_len:
         hybrid_threshold=config.hybrid_threshold or DEFAULT_HYBRID_THRESHOLD,
         swap_tokens=_swap_space(config) // spec.token_bytes,
         prefix_caching=prefix_caching,
+        make_arena=make_arena,
     )
     if kv.longest < max_model_len:
         needed = taken(config.kv_layout, spec, max_model_len, block_size) * spec.token_bytes
