@@ -45,7 +45,11 @@ def main() -> int:
     parser.add_argument("--vllm", metavar="PYTHON", required=True)
     parser.add_argument("--tokenizer", metavar="FOLDER", required=True)
     parser.add_argument("--url", help="default: benchmarks/stream_server.py, started for this")
-    parser.add_argument("--requests", type=int, default=200)
+    parser.add_argument(
+        "--ttft", type=float, default=1.0, help="seconds, of that server; a client's own milliseconds are in both figures"
+    )
+    parser.add_argument("--itl", type=float, default=0.02)
+    parser.add_argument("--requests", type=int, default=160)
     parser.add_argument("--prompt", type=int, default=64, help="tokens")
     parser.add_argument("--output", type=int, default=64, help="tokens")
     parser.add_argument("--concurrency", type=int, default=32)
@@ -54,7 +58,7 @@ def main() -> int:
     parser.add_argument("--cpu", type=int, help="let both clients use this CPU only")
     args = parser.parse_args()
     found: dict[str, dict[str, list[float]]] = {name: {"octavo": [], "vllm": []} for name in FIGURES}
-    with server(args.url) as url:
+    with server(args) as url:
         model = json.loads(ask(url))["data"][0]["id"]
         for number in range(args.rounds):
             # Who comes first changes, so that what one leaves behind does not always meet the other.
@@ -118,11 +122,11 @@ def run(args: argparse.Namespace, command: list[str]) -> None:
 
 
 @contextmanager
-def server(url: str | None) -> Iterator[str]:
-    if url is not None:
-        yield url.rstrip("/").removesuffix("/v1")
+def server(args: argparse.Namespace) -> Iterator[str]:
+    if args.url is not None:
+        yield args.url.rstrip("/").removesuffix("/v1")
         return
-    with started(ttft=0.05, itl=0.01) as ours:
+    with started(args.ttft, args.itl) as ours:
         yield ours
 
 
