@@ -7,7 +7,7 @@ and within a track in order of time; times are microseconds from the first momen
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,9 +40,8 @@ class Scale:
 def trace_events(record: Record, scale: Scale) -> Iterator[Event]:
     """All events of a record."""
     yield from _names(record)
-    # In order of time: where scheduling is overlapped, a step is planned before the one before it is committed.
-    yield from sorted(_scheduler(record, scale), key=_outer_first)
-    yield from sorted(_kv_manager(record, scale), key=_outer_first)
+    yield from _in_order(_scheduler(record, scale))
+    yield from _in_order(_kv_manager(record, scale))
     yield from _device(record, scale)
     for one in record.collections:
         args = {"generation": one.generation, "collected": one.collected}
@@ -51,8 +50,16 @@ def trace_events(record: Record, scale: Scale) -> Iterator[Event]:
     yield from _requests(record, scale)
 
 
-def _outer_first(event: Event) -> tuple[float, float]:
-    return event["ts"], -event["dur"]
+def _in_order(steps: Iterable[list[Event]]) -> Iterator[Event]:
+    """The events of each step in order of time, outer ones first, from lists that begin in order of time: where scheduling is
+    overlapped, a step is planned before the one before it is committed."""
+    waiting: list[Event] = []
+    for events in steps:
+        begin = min((event["ts"] for event in events), default=0.0)
+        due = sum(event["ts"] < begin for event in waiting)
+        yield from waiting[:due]
+        waiting = sorted(waiting[due:] + events, key=lambda event: (event["ts"], -event["dur"]))
+    yield from waiting
 
 
 def scale_of(record: Record) -> Scale:
@@ -80,54 +87,47 @@ def _names(record: Record) -> Iterator[Event]:
         yield _name("thread_sort_index", ENGINE, tid, sort_index=tid)
 
 
-def _scheduler(record: Record, scale: Scale) -> Iterator[Event]:
+def _scheduler(record: Record, scale: Scale) -> Iterator[list[Event]]:
     """Steps and, between them, what the thread waits for or does."""
     before: StepRecord | None = None
     overlapped = any(step.queued_s for step in record.steps)
     for step in record.steps:
         start, end = scale(step.start), scale(step.end)
-        if (
-            before is not None and before.step + 1 == step.step
-        ):  # how long the engine had nothing to do before all this is not of it
-            woken = start - round(step.between_s * 1e9)
-            if step.idle_s > 0:
-                yield _span(ENGINE, SCHEDULER, "waiting for work", woken - round(step.idle_s * 1e9), woken)
-            if start > woken:
-                yield _span(ENGINE, SCHEDULER, "messages", woken, start)
         ready, submitted = scale(step.submitted - step.queued_s), scale(step.submitted)
         taken = scale(step.done + step.handover_s)
         view = max(start, ready - round(step.view_s * 1e9))
         waiting = max(submitted, taken - round(step.wait_s * 1e9))
-        if overlapped:  # the parts of two steps alternate in this thread, so no span holds a whole step
-            yield _span(ENGINE, SCHEDULER, f"plan step {step.step}", start, view, _values(step))
-        else:
-            yield _span(ENGINE, SCHEDULER, f"step {step.step}", start, end, _values(step))
-            yield _span(ENGINE, SCHEDULER, "plan", start, view)
-            yield _span(ENGINE, SCHEDULER, "launch", submitted, waiting)
-        yield _span(ENGINE, SCHEDULER, "waiting for the device", waiting, taken)
-        yield _span(ENGINE, SCHEDULER, "commit", taken, end)
+        woken = start - round(step.between_s * 1e9)
+        spans = []
+        if before is not None and before.step + 1 == step.step:  # what came before the first is not of this record
+            spans += [("waiting for work", woken - round(step.idle_s * 1e9), woken), ("messages", woken, start)]
+        if not overlapped:  # else the parts of two steps alternate in this thread, and no span holds a whole step
+            spans += [("plan", start, view), ("launch", submitted, waiting)]
+        spans += [("waiting for the device", waiting, taken), ("commit", taken, end)]
+        name, until = (f"plan step {step.step}", view) if overlapped else (f"step {step.step}", end)
+        whole = _span(ENGINE, SCHEDULER, name, start, until, _values(step))
+        yield [whole, *(_span(ENGINE, SCHEDULER, name, begin, until) for name, begin, until in spans if until > begin)]
         before = step
 
 
-PLANNING = ("match_s", "allocate_s", "evict_s", "extend_s", "compaction_s", "table_s")
+PLANNING = ("match_s", "allocate_s", "evict_s", "extend_s", "compaction_s", "swap_s", "table_s")
 COMMITTING = ("offer_s", "release_s")
 
 
-def _kv_manager(record: Record, scale: Scale) -> Iterator[Event]:
+def _kv_manager(record: Record, scale: Scale) -> Iterator[list[Event]]:
     """What the KV cache did in each step: the sums of its parts, side by side where the parts were."""
     for step in record.steps:
-        start, ready, taken, end = (
-            scale(t) for t in (step.start, step.submitted - step.queued_s, step.done + step.handover_s, step.end)
-        )
+        moments = (step.start, step.submitted - step.queued_s, step.done + step.handover_s, step.end)
+        start, ready, taken, end = map(scale, moments)
         view = max(start, ready - round(step.view_s * 1e9))
+        events = [_span(ENGINE, KV_MANAGER, "view", view, ready)]
         for names, at, limit in ((PLANNING, start, view), (COMMITTING, taken, end)):
-            if names is COMMITTING:
-                yield _span(ENGINE, KV_MANAGER, "view", view, ready)
             for name in names:
                 until = min(at + round(getattr(step, name) * 1e9), limit)
                 if until > at:
-                    yield _span(ENGINE, KV_MANAGER, name.removesuffix("_s"), at, until, {"step": step.step})
+                    events.append(_span(ENGINE, KV_MANAGER, name.removesuffix("_s"), at, until, {"step": step.step}))
                 at = until
+        yield events
 
 
 def _device(record: Record, scale: Scale) -> Iterator[Event]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Histogram
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from octavo.observe.record import StepRecord, decode_step
 
@@ -46,6 +49,24 @@ COUNTERS: dict[str, tuple[str, Callable[[StepRecord], float]]] = {
 }
 
 
+class _Histogram:
+    """Counts of values by the first bound that is not below them. A tenth of the time of prometheus_client's, which locks: here
+    one thread observes and collects."""
+
+    def __init__(self, bounds: tuple[float, ...]):
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def add_to(self, family: HistogramMetricFamily, labels: list[str]) -> None:
+        bounds = [*map(floatToGoString, self._bounds), "+Inf"]
+        family.add_metric(labels, list(zip(bounds, accumulate(self._counts), strict=True)), self._sum)
+
+
 class StepMetrics(Collector):
     """threads: of the device; set once the engine has said it."""
 
@@ -56,17 +77,9 @@ class StepMetrics(Collector):
         self._parts = dict.fromkeys((*PARTS, "idle"), 0.0)
         self._kv_parts = dict.fromkeys(KV_PARTS, 0.0)
         self._table_bytes = 0
-
-        def histogram(name: str, help: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-            return Histogram(f"octavo:{name}", help, ["model_name", *labels], registry=registry, buckets=buckets)
-
-        part = histogram("step_part_seconds", "Time in parts of a step.", SECONDS, "part")
-        self._part_histograms = {name: part.labels(model, name) for name in PARTS}
-        self._step = histogram("step_seconds", "A step, from planning to commit.", SECONDS).labels(model)
-        self._tokens = histogram("iteration_tokens_total", "Tokens computed in a step.", TOKENS).labels(model)
-        self._launches = histogram("step_launches", "Launches of a step.", LAUNCHES).labels(model)
-        busy = "Part of a step's time x threads that was spent inside operations; native runner."
-        self._busy = histogram("step_busy_ratio", busy, SHARES).labels(model)
+        self._part_histograms = {name: _Histogram(SECONDS) for name in PARTS}
+        self._step, self._tokens = _Histogram(SECONDS), _Histogram(TOKENS)
+        self._launches, self._busy = _Histogram(LAUNCHES), _Histogram(SHARES)
         registry.register(self)
 
     def take(self, line: bytes) -> None:
@@ -89,7 +102,21 @@ class StepMetrics(Collector):
             self._busy.observe(share)
 
     def collect(self) -> Iterator[Metric]:
-        """The counters, for the registry."""
+        """All of it, for the registry."""
+        busy = "Part of a step's time x threads that was spent inside operations; native runner."
+        for name, help, observed in (
+            ("step_seconds", "A step, from planning to commit.", self._step),
+            ("iteration_tokens_total", "Tokens computed in a step.", self._tokens),
+            ("step_launches", "Launches of a step.", self._launches),
+            ("step_busy_ratio", busy, self._busy),
+        ):
+            family = HistogramMetricFamily(f"octavo:{name}", help, labels=["model_name"])
+            observed.add_to(family, [self._model])
+            yield family
+        family = HistogramMetricFamily("octavo:step_part_seconds", "Time in parts of a step.", labels=["model_name", "part"])
+        for name, observed in self._part_histograms.items():
+            observed.add_to(family, [self._model, name])
+        yield family
         for name, help, values in (
             ("engine_step_seconds", "The engine's time, by what its thread did.", self._parts),
             ("kv_prepare_seconds", 'Of part "prepare", what the KV cache did.', self._kv_parts),
