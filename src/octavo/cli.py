@@ -13,8 +13,9 @@ from typing import Any
 
 from octavo.bench.arguments import NOT_HERE, add_bench, add_compare
 from octavo.bench.capture import command as capture_command
-from octavo.config import EngineConfig, ServerConfig, Settings, from_mapping, read_toml
+from octavo.config import DEFAULT_MODEL, EngineConfig, ServerConfig, Settings, from_mapping, read_toml
 from octavo.errors import ConfigError, OctavoError
+from octavo.ladder.arguments import add_ladder
 from octavo.version import __version__
 
 
@@ -79,6 +80,11 @@ def _parser() -> argparse.ArgumentParser:
     capture = commands.add_parser("capture", help="record real traffic as a trace of lengths and sharing, without its text")
     capture_command.add_arguments(capture)
     capture.set_defaults(run=capture_command.capture)
+
+    ladder = commands.add_parser("ladder", help="how much each cause of a slow paged KV cache accounts for")
+    ladder.add_argument("model", metavar="MODEL", nargs="?", default=DEFAULT_MODEL, help=_help(EngineConfig, "model"))
+    add_ladder(ladder)
+    ladder.set_defaults(run=_ladder)
 
     trace = commands.add_parser("trace", help="turn a record (--record, POST /debug/record) into a trace that Perfetto opens")
     trace.add_argument("record", metavar="RECORD", help="the file; a profile beside it (--profile) is joined to it")
@@ -172,6 +178,12 @@ def _bench(args: argparse.Namespace) -> int:
     given = vars(args)
     settings = {name: given[name] for name in EngineConfig.names() if name in given and name not in NOT_HERE}
     return bench(args, settings)
+
+
+def _ladder(args: argparse.Namespace) -> int:
+    from octavo.ladder.command import ladder
+
+    return ladder(args, args.model)
 
 
 def _bench_compare(args: argparse.Namespace) -> int:
