@@ -16,6 +16,8 @@ from octavo.bench.capture import command as capture_command
 from octavo.config import DEFAULT_MODEL, EngineConfig, ServerConfig, Settings, from_mapping, read_toml
 from octavo.errors import ConfigError, OctavoError
 from octavo.ladder.arguments import add_ladder
+from octavo.sweep.arguments import NOT_HERE as NOT_SWEPT
+from octavo.sweep.arguments import add_sweep
 from octavo.version import __version__
 
 
@@ -76,6 +78,12 @@ def _parser() -> argparse.ArgumentParser:
     compare = commands.add_parser("bench compare", help="compare results of octavo bench: differences, intervals, noise")
     add_compare(compare)
     compare.set_defaults(run=_bench_compare)
+
+    sweep = commands.add_parser("sweep", help="the block-size table: memory and latency of every layout and block size")
+    add_sweep(sweep)
+    sweep.add_argument("--model", default=argparse.SUPPRESS, help=_help(EngineConfig, "model"))
+    _add_options(sweep, EngineConfig, without=NOT_SWEPT)
+    sweep.set_defaults(run=_sweep)
 
     capture = commands.add_parser("capture", help="record real traffic as a trace of lengths and sharing, without its text")
     capture_command.add_arguments(capture)
@@ -184,6 +192,13 @@ def _ladder(args: argparse.Namespace) -> int:
     from octavo.ladder.command import ladder
 
     return ladder(args, args.model)
+
+
+def _sweep(args: argparse.Namespace) -> int:
+    from octavo.sweep.command import sweep
+
+    given = vars(args)
+    return sweep(args, {name: given[name] for name in EngineConfig.names() if name in given and name not in NOT_SWEPT})
 
 
 def _bench_compare(args: argparse.Namespace) -> int:

@@ -31,6 +31,13 @@ def test_block_sizes_multiply_only_the_layouts_that_have_blocks(checkpoint: Chec
     assert skipped.reason == "contiguous and virtual have no blocks: measured once, not once for each block size."
 
 
+def test_quick_measures_hybrid_once(checkpoint: Checkpoint) -> None:
+    words = ("--quick", "--layouts", "paged,hybrid", "--kv-memory", "1MiB")
+    grid = make_grid(asked(*words, settings=TINY), checkpoint)
+    assert [setup.title for setup in grid.setups] == ["paged 1", "paged 16", "paged 256", "hybrid 16"]
+    assert [(s.what, s.reason) for s in grid.skipped] == [("hybrid 1, 256", "quick measures hybrid with block size 16 alone.")]
+
+
 def test_a_combination_that_is_refused_is_skipped_with_the_engines_own_sentence(checkpoint: Checkpoint) -> None:
     words = ("--layouts", "contiguous,paged", "--block-sizes", "16", "--kv-memory", "8KiB,1MiB", "--attention", "fused,gather")
     grid = make_grid(asked(*words, settings=TINY), checkpoint)

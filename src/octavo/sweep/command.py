@@ -90,11 +90,12 @@ class _Sweep:
         return self._report(session, json_file)
 
     def _choose(self, interrupt: Interrupt) -> Json | None:
-        """Rounds, and requests of each suite (None: the suite's own number): what was asked for or, with --quick, what there is
-        time for, told once and kept for when the sweep goes on. None where it was interrupted."""
+        """Rounds, requests of each suite (None: the suite's own number) and the context that their lengths are made for (None:
+        ``max_model_len``): what was asked for or, with --quick, what there is time for, chosen once and kept for when the sweep
+        goes on. None where it was interrupted."""
         asked, grid = self._asked, self._grid
         if not asked.quick:
-            return {"rounds": asked.repeat, "requests": None}
+            return {"rounds": asked.repeat, "requests": None, "context": None}
         chosen: Json | None = self._folder.get(CHOSEN)
         if chosen is None:
             config = grid.config(grid.points[0])
@@ -105,11 +106,14 @@ class _Sweep:
             growth = (setups, asked.contexts, asked.batches)
             chosen = choose(grid, asked.repeat, QUICK_MINUTES * 60, speed, growth, self._workload)
             self._folder.put(CHOSEN, chosen)
-        _say(f"quick: {counted(chosen['rounds'], 'round')} of {chosen['requests']} requests")
+        _say(
+            f"quick: {counted(chosen['rounds'], 'round')} of {chosen['requests']} requests, as long as in a context of "
+            f"{min(chosen['context'], grid.max_model_len)}; what fits is counted with the whole suite at max_model_len"
+        )
         return chosen
 
     def _session(self, chosen: Json) -> Session:
-        workloads = {name: self._workload(name, chosen["requests"]) for name in self._asked.suites}
+        workloads = {name: self._workload(name, chosen["requests"], chosen["context"]) for name in self._asked.suites}
         for workload in workloads.values():
             for note in workload.notes:
                 _say(f"{workload.name}: {note}")
@@ -125,15 +129,16 @@ class _Sweep:
             words=self._words,
         )
 
-    def _workload(self, name: str, requests: int | None) -> Workload:
-        return suite(name, requests=requests, max_model_len=self._grid.max_model_len)
+    def _workload(self, name: str, requests: int | None = None, context: int | None = None) -> Workload:
+        most = self._grid.max_model_len
+        return suite(name, requests=requests, max_model_len=most if context is None else min(most, context))
 
     def _report(self, session: Session, json_file: str | None) -> int:
         """Table, plot, growth and findings: shown, and kept in the run directory."""
         rows = []
         for point in self._grid.points:
             if rounds := session.of_point(point):
-                fits = count_fits(self._grid.config(point), self._workload(point.group.suite, None), self._checkpoint)
+                fits = count_fits(self._grid.config(point), self._workload(point.group.suite), self._checkpoint)
                 rows.append(make_row(point, rounds, fits))
         growth = GrowthReport({setup: session.of_growth(setup) for setup in session.growing})
         skipped = [*self._grid.skipped, *session.skipped()]

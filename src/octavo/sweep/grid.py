@@ -9,7 +9,7 @@ from typing import Any
 
 from octavo.bench.context import LEAST_CONTEXT
 from octavo.bench.suites import REFERENCE_CONTEXT
-from octavo.config import EngineConfig, from_mapping
+from octavo.config import DEFAULT_BLOCK_SIZE, EngineConfig, from_mapping
 from octavo.engine.build import build_kv, longest_request
 from octavo.errors import ConfigError
 from octavo.models.checkpoint import Checkpoint
@@ -102,11 +102,14 @@ def _setups(asked: Asked) -> tuple[list[Setup], list[Skipped]]:
             if layout == "contiguous":
                 setups += [Setup(layout, reserve, None, attention) for reserve in ([given] if given else RESERVES)]
             elif layout in WITH_BLOCKS:
-                setups += [Setup(layout, None, size, attention) for size in asked.block_sizes]
+                setups += [Setup(layout, None, size, attention) for size in _block_sizes(layout, asked)]
             else:
                 setups.append(Setup(layout, None, None, attention))
     whole = [layout for layout in asked.layouts if layout not in WITH_BLOCKS]
     skipped = []
+    if "hybrid" in asked.layouts and (left := set(asked.block_sizes) - set(_block_sizes("hybrid", asked))):
+        sizes = ", ".join(map(str, sorted(left)))
+        skipped.append(Skipped(f"hybrid {sizes}", f"quick measures hybrid with block size {DEFAULT_BLOCK_SIZE} alone."))
     if whole and len(asked.block_sizes) > 1:
         names = " and ".join(whole)
         have = "have" if len(whole) > 1 else "has"
@@ -117,6 +120,13 @@ def _setups(asked: Asked) -> tuple[list[Setup], list[Skipped]]:
             )
         )
     return setups, skipped
+
+
+def _block_sizes(layout: str, asked: Asked) -> tuple[int, ...]:
+    """All that were asked for; with --quick, hybrid with the default one alone, if it is among them: it takes as long as paged to
+    measure, and is paged but for its runs."""
+    alone = asked.quick and layout == "hybrid" and "paged" in asked.layouts and DEFAULT_BLOCK_SIZE in asked.block_sizes
+    return (DEFAULT_BLOCK_SIZE,) if alone else asked.block_sizes
 
 
 def _takes(setup: Setup, name: str) -> bool:

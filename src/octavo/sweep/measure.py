@@ -24,6 +24,8 @@ from octavo.sweep.aged import age
 from octavo.sweep.point import Point
 from octavo.sweep.runners import SharedRunner
 
+WARMUP = 1  # requests: memory and runner are warm already
+
 
 class Bench:
     """Measures points of one model. The load is closed: a request is sent when one has ended. Prompts are the same every time."""
@@ -42,7 +44,7 @@ class Bench:
         core = build_engine(config, self._checkpoint, self._runners)
         try:
             age(core.kv, point.group.concurrency)
-            load = Load(concurrency=point.group.concurrency)
+            load = Load(concurrency=point.group.concurrency, warmup=WARMUP)
             run = run_engine(core, workload.requests, load, self._prompt, interrupt=interrupt, title=title)
             if run.end is not None:
                 return None

@@ -10,20 +10,25 @@ from octavo.bench.interrupt import Interrupt
 from octavo.bench.load import Load
 from octavo.bench.record import RequestRecord
 from octavo.bench.report import Json
-from octavo.bench.run import run_engine
+from octavo.bench.run import WARMUP_PROMPT, run_engine
 from octavo.bench.workload import BenchRequest, Segment, Workload
 from octavo.config import EngineConfig
 from octavo.engine.build import build_engine
 from octavo.models.checkpoint import Checkpoint
 from octavo.sweep.grid import Grid
 from octavo.sweep.growth import ENOUGH_S, LEAST_STEPS, WARMUP_STEPS
+from octavo.sweep.measure import WARMUP
 from octavo.sweep.runners import SharedRunner
 
 PROMPT, BATCH, SHORT, OUTPUT = 512, 8, 64, 16  # of the requests that are timed
-REQUESTS = (48, 32, 24, 16, 12, 8)  # of a suite; fewer tell nothing of its lengths
-SETUP_S = 1.0  # to put an engine together, warm it up and let it go
+# Requests of a suite, and the context that their lengths are made for: from what tells most to the least that tells anything.
+AMOUNTS = (
+    (48, 8192), (32, 8192), (24, 8192), (16, 8192), (16, 4096),
+    (16, 2048), (12, 2048), (8, 2048), (16, 1024), (12, 1024), (8, 1024),
+)  # fmt: skip
+SETUP_S = 1.0  # to put an engine together, age its memory and let it go
 FILL_S = 2.0  # to fill the KV cache of a growth measurement
-SHARE = 0.75  # of the time that is planned for: a machine that others use is slower at times
+SHARE = 0.8  # of the time that is planned for: a machine that others use is slower at times
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,7 @@ class Speed:
         prompts = sum(request.prompt_tokens for request in workload.requests)
         outputs = [request.output_tokens for request in workload.requests]
         steps = max(max(outputs), 2 * sum(outputs) / min(concurrency, len(outputs)))
+        prompts += WARMUP * min(WARMUP_PROMPT, workload.requests[0].prompt_tokens)
         return SETUP_S + prompts * self.prefill_s + steps * self.step_s * max(1.0, min(concurrency, len(outputs)) / BATCH)
 
     def growth_s(self, contexts: Sequence[int], batches: Sequence[int]) -> float:
@@ -78,20 +84,20 @@ def choose(
     seconds: float,
     speed: Speed,
     growth: tuple[int, Sequence[int], Sequence[int]],
-    make: Callable[[str, int], Workload],
+    make: Callable[[str, int, int], Workload],
 ) -> Json:
-    """{"rounds", "requests"}: as many rounds as asked for, or as there is time for, and then the most requests of each suite, so
-    that all takes no more than SHARE of ``seconds``; the least of both where nothing does.
+    """{"rounds", "requests", "context"}: as many rounds as asked for, or as there is time for, and then the most requests of each
+    suite, and the longest, so that all takes no more than SHARE of ``seconds``; the least of all where nothing does.
 
-    Rounds come first: what is noise is told from them.
-
-    growth: setups whose growth is measured, contexts, batches. make: a suite's workload, from its name and number of requests.
+    Rounds come first: what is noise is told from them. growth: setups whose growth is measured, contexts, batches. make: a
+    suite's workload, from its name, its number of requests, and the context that their lengths are made for.
     """
     setups, contexts, batches = growth
     beside = setups * speed.growth_s(contexts, batches)
     for count in range(rounds, 0, -1):
-        for requests in REQUESTS:
-            runs = sum(speed.run_s(make(p.group.suite, requests), p.group.concurrency) for p in grid.points)
+        for requests, context in AMOUNTS:
+            workloads = {name: make(name, requests, context) for name in {point.group.suite for point in grid.points}}
+            runs = sum(speed.run_s(workloads[p.group.suite], p.group.concurrency) for p in grid.points)
             if count * (beside + runs) <= SHARE * seconds:
-                return {"rounds": count, "requests": requests}
-    return {"rounds": 1, "requests": REQUESTS[-1]}
+                return {"rounds": count, "requests": requests, "context": context}
+    return {"rounds": 1, "requests": AMOUNTS[-1][0], "context": AMOUNTS[-1][1]}

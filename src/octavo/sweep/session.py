@@ -182,13 +182,13 @@ class Session:
         return self._spent + sum(self._took.values()) <= self._seconds
 
     def _left(self, pieces: Sequence[Piece]) -> str:
-        """The time that these will take, by what the same took last; others of its kind stand for what is new."""
+        """The time that these will take, by what the same took last; for what is new, others of its kind stand, or all."""
+        if not self._took:
+            return "time left not known yet"
         total = 0.0
         for piece in pieces:
-            alike = [took for what, took in self._took.items() if type(what) is type(piece.what)]
-            if piece.what not in self._took and not alike:
-                return "time left not known yet"
-            total += self._took.get(piece.what) or sum(alike) / len(alike)
+            alike = [took for what, took in self._took.items() if type(what) is type(piece.what)] or list(self._took.values())
+            total += self._took.get(piece.what, sum(alike) / len(alike))
         return f"about {_minutes(total)} left"
 
 
