@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from octavo.engine.core import EngineCore
 from octavo.kv.view import KVView
 from octavo.observe.read import Record, read_record
+from octavo.observe.record import StepRecord
 from octavo.runner.base import StepResult
 from octavo.scheduler.plan import StepPlan
 from tests.fake_engine import fake_engine, request, run
@@ -93,6 +95,15 @@ def test_a_step_s_time_is_told_apart(clock: ManualClock, timed: EngineCore) -> N
     assert (step.launches, step.attention_launches, step.kv_read_rate) == (7, 3, 250.0)
     assert (step.gather_s, step.gather_bytes) == (1.0, 700)
     assert step.busy_share(2) == 4.0 / (2 * 13.75)
+
+
+def test_time_that_steps_share_is_that_of_one_of_them() -> None:
+    """Planned from 0 to 1, while another computed until 3; computed from 3 to 7; taken up at 8, committed at 9."""
+    moments = {"start": 0.0, "submitted": 3.0, "done": 7.0, "end": 9.0}
+    step = StepRecord(step=2, **moments, queued_s=2.0, handover_s=1.0, busy_s=6.0)
+    assert (step.total_s, step.span_s, step.busy_share(2)) == (9.0, 4.0, 0.75)
+    alone = StepRecord(step=1, **moments, busy_s=6.0)
+    assert (alone.span_s, alone.busy_share(2)) == (9.0, 6.0 / 18.0)
 
 
 def test_a_gap_with_requests_in_it_is_no_waiting_for_work(clock: ManualClock, timed: EngineCore) -> None:
@@ -205,3 +216,9 @@ def test_a_stop_string_is_a_stop() -> None:
     core.step()
     core.abort(["a"], stopped=True)
     assert record_of(core).requests["a"].reason == "stop"
+
+
+def test_the_page_on_the_recorder_names_every_value() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "recorder.md").read_text()
+    missing = [name for name in StepRecord.__struct_fields__ if f"`{name}`" not in page]
+    assert not missing

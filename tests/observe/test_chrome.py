@@ -159,7 +159,7 @@ def test_requests_have_their_phases(record: Record, tracks: dict[tuple[int, int]
     assert phases["r1"] == ["queued", "prefill", "decode"]
     assert phases["r7"] == ["queued"]
     preempted = next(life for life in record.requests.values() if life.preempted)
-    assert phases[preempted.id][-2:] == ["preempted", "computed again"]
+    assert phases[preempted.id][-2:] == ["preempted", "resumed"]
     assert len(lanes) < len(phases)  # a lane is used again
 
 

@@ -20,7 +20,7 @@ ENGINE, REQUESTS = 2**22 + 1, 2**22 + 2  # process ids: above the largest that L
 SCHEDULER, KV_MANAGER, DEVICE, SAMPLER, GARBAGE = 1, 2, 3, 4, 5
 TRACKS = {
     SCHEDULER: "scheduler (engine thread)",
-    KV_MANAGER: "KV manager (engine thread; the order of parts within a step is not recorded)",
+    KV_MANAGER: "KV manager (engine thread)",
     DEVICE: "device workers",
     SAMPLER: "sampler",
     GARBAGE: "Python garbage collection",
@@ -216,7 +216,7 @@ def _phases(life: RequestLife, begin: float, end: float) -> list[tuple[str, floa
     changes: list[tuple[float, str]] = [(begin, "queued" if life.queued is not None else "running")]
     for admission in life.scheduled:
         again = life.first_token is not None and life.first_token <= admission.moment
-        changes.append((admission.moment, "computed again" if again else "prefill"))
+        changes.append((admission.moment, "resumed" if again else "prefill"))
     changes += [(one.moment, "preempted") for one in life.preempted]
     if life.first_token is not None:
         changes.append((life.first_token, "decode"))

@@ -6,6 +6,7 @@ import gzip
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, cast
@@ -55,7 +56,8 @@ def _open(target: str) -> Iterator[IO[bytes]]:
         yield sys.stdout.buffer
         return
     try:
-        file: IO[bytes] = cast(IO[bytes], (gzip.open if target.endswith(".gz") else open)(target, "wb"))
+        opener = partial(gzip.open, compresslevel=5) if target.endswith(".gz") else open
+        file = cast(IO[bytes], opener(target, "wb"))
     except OSError as error:
         raise RecordError(f"{target} cannot be written: {error.strerror}.") from None
     with file:

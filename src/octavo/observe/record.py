@@ -213,9 +213,16 @@ class StepRecord(msgspec.Struct, kw_only=True, array_like=True, gc=False, tag="s
         """Bytes of keys and values that attention read per second; None where its time is not known."""
         return self.kv_read_bytes / self.attention_s if self.attention_s > 0 else None
 
+    @property
+    def span_s(self) -> float:
+        """The time that is this step's alone: from planning to commit; where scheduling is overlapped, from the result of the
+        step before, or from planning where that came later, to its own result."""
+        begin = self.submitted if self.queued_s > 0 else self.start
+        return (self.done if self.handover_s > 0 else self.end) - begin
+
     def busy_share(self, threads: int) -> float | None:
-        """Worker-seconds inside operations / (threads x the whole step): what the device did of what it could have done."""
-        return None if self.busy_s is None or self.end <= self.start else self.busy_s / (threads * (self.end - self.start))
+        """Worker-seconds inside operations / (threads x ``span_s``): what the device did of what it could have done."""
+        return None if self.busy_s is None or self.span_s <= 0 else self.busy_s / (threads * self.span_s)
 
 
 decode_step = msgspec.json.Decoder(StepRecord).decode  # of a step's line
