@@ -77,8 +77,8 @@ def serving(script: Callable[[int, Asked], Script]) -> Iterator[FakeServer]:
         fake.written.append(moments)
         for step in steps:
             if isinstance(step, bytes):
+                moments.append(time.monotonic())  # before: the client may have read it when ``write`` returns
                 writer.write(step)
-                moments.append(time.monotonic())
                 await writer.drain()
             elif step == CLOSE:
                 return False
