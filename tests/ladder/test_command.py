@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ import jsonschema
 import pytest
 
 from octavo.cli import main
+from octavo.ladder import command
+from octavo.ladder.causes import CAUSES, Arm
+from octavo.ladder.experiment import Load
 from octavo.native import isa
 from tests.checkpoints import tiny_llama
 
@@ -114,3 +118,23 @@ def test_what_cannot_be_is_said(model: str, tmp_path: Path, capsys: pytest.Captu
     assert "steps is 10 with compact_every=16" in capsys.readouterr().err
     assert main(["ladder", model, *LOAD, "--json", str(tmp_path / "none" / "out.json")]) == 1
     assert "No such file" in capsys.readouterr().err
+
+
+def test_quick_shortens_contexts_where_the_machine_is_slow(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run takes a second for each 1000 tokens of the longest context: 39 runs, twice, within 100 seconds are 1280 at most."""
+    clock = [0.0]
+
+    class Slow:
+        causes = CAUSES
+
+        def measure(self, arm: Arm, load: Load) -> None:
+            clock[0] += load.context / 1000
+
+    monkeypatch.setattr(command, "QUICK_S", 100.0)
+    monkeypatch.setattr(command.time, "monotonic", lambda: clock[0])
+    load = Load(batch=8, context=4096, steps=4, every=4)
+    assert command._warmed(Slow(), load, True) == replace(load, context=1024)
+    assert command._warmed(Slow(), load, False) == load
+    clock[0] = 0.0
+    monkeypatch.setattr(command, "QUICK_S", 0.0)
+    assert command._warmed(Slow(), load, True).context == command.SHORT

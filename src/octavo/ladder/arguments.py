@@ -37,7 +37,9 @@ def add_ladder(parser: argparse.ArgumentParser) -> None:
     ))  # fmt: skip
     parser.add_argument("--runner", choices=("native", "torch"), default="native", help="what computes (default native)")
     parser.add_argument("--threads", type=int, metavar="N", help="compute threads; unset: the CPUs that this process may use")
-    parser.add_argument("--quick", action="store_true", help="a smaller load, and no round that would not end within 4 minutes")
+    parser.add_argument("--quick", action="store_true", help=(
+        "a smaller load, shorter contexts where this machine is slow, and no round that would not end within 4 minutes"
+    ))  # fmt: skip
     parser.add_argument(
         "--json", metavar="FILE", help="write the result as JSON; - is standard output, the text then goes to standard error"
     )

@@ -51,7 +51,7 @@ def symptoms(rounds: Rounds, layers: int) -> Iterator[str]:
         yield _row("device busy", "unknown", "unknown", "this runner cannot tell")
     yield _row("launches a step", slow.launches, other.launches, f"many, {_is(slow.launches > 10 * other.launches)}")
     each = slow.attention_launches / (batch * layers)
-    exactly = f"{each:g} x {batch} sequences x {layers} layers"
+    exactly = f"{each:.3g} x {batch} sequences x {layers} layers"
     yield _row("of these, attention", slow.attention_launches, other.attention_launches, exactly)
     yield _row("time from token to token, median", _ms(slow.median_s), _ms(other.median_s), "")
     yield _row("90 % of steps take at most", _ms(slow.p90_s), _ms(other.p90_s), f"flat, {_is(slow.p90_s < FLAT * slow.median_s)}")
