@@ -1,12 +1,12 @@
 """What recording every step costs: the Python time of a step with and without it, and a model's steps under load, A B A B.
 
-    python benchmarks/recorder.py [MODEL] [--suite short] [--requests 128] [--concurrency 64] [--steps 600]
+    python benchmarks/recorder.py [MODEL] [--suite short] [--concurrency 64] [--waves 3] [--steps 600]
 
 First the engine's own Python alone: a runner that computes nothing, ``--concurrency`` sequences that decode; the median of
-``--steps`` steps with the recorder, with the recorder writing a file, and without, in turns. Then MODEL under the suite, in one
-engine and without overlapped scheduling, which would hide a part: every other step is recorded. Steps that follow each other and
-compute the same number of tokens make a pair, so that a machine that is slow for a while is slow for both of them. A difference
-smaller than twice its standard error is noise, and the last line says so.
+``--steps`` steps with the recorder, with the recorder writing a file, and without, in turns. Then MODEL: waves of as many of the
+suite's prompts, each continued by 128 tokens, without overlapped scheduling, which would hide a part. While all of them decode
+the recorder is there for 8 steps and gone for 8, and so on; each 8 are compared with the 8 before, so that a machine that is slow
+for a while is slow for both. A difference smaller than twice its standard error is noise, and the last line says so.
 """
 
 from __future__ import annotations
@@ -46,17 +46,20 @@ ARMS: dict[str, Callable[[EngineCore], Recorder]] = {
     "off": lambda core: NoRecorder(),
 }
 
+OUTPUT = 128  # tokens of each request
+BLOCK = 8  # steps with, or without, the recorder
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default=DEFAULT_MODEL)
     parser.add_argument("--suite", default="short")
-    parser.add_argument("--requests", type=int, default=128)
     parser.add_argument("--concurrency", type=int, default=64, help="sequences at once")
+    parser.add_argument("--waves", type=int, default=3, help="of so many requests, one after the other")
     parser.add_argument("--steps", type=int, default=600, help="of the runner that computes nothing, in each of five turns")
     args = parser.parse_args()
     python_time(args.concurrency, args.steps)
-    under_load(args.model, args.suite, args.requests, args.concurrency)
+    under_load(args.model, args.suite, args.concurrency, args.waves)
 
 
 class NoRunner(Runner):
@@ -101,42 +104,44 @@ def python_time(sequences: int, steps: int) -> None:
         print(f"  {name:8} {value:7.1f} us   {value - least['off']:+5.1f} us")
 
 
-def under_load(model: str, name: str, requests: int, concurrency: int) -> None:
+def under_load(model: str, name: str, concurrency: int, waves: int) -> None:
     """Print how much longer steps of a model take that are recorded."""
     checkpoint = open_checkpoint(model)
     core = build_engine(EngineConfig(model=model, max_num_seqs=concurrency, async_scheduling=False), checkpoint)
-    workload = suite(name, requests=requests, max_model_len=core.scheduler.max_model_len)
+    workload = suite(name, requests=concurrency * waves, max_model_len=core.scheduler.max_model_len)
     prompts = PromptMaker(workload.seed, vocab_size=checkpoint.config.vocab)
-    waiting = [ask(str(r.index), prompts.ids(r), r.output_tokens) for r in workload.requests][::-1]
     core.scheduler.recorder.close()
     on, off = Recorder(core.clock), NoRecorder()
     on.begin(core.header())
-    steps: list[tuple[int, float]] = []  # tokens, seconds; the first is recorded, and every other one after it
-    tokens = live = 0
-    begin = time.perf_counter()
+    changes: list[float] = []  # percent, from a block without the recorder to its neighbour with it
+    medians: list[float] = []
     gc.collect()
     gc.freeze()
-    while waiting or live:
-        while waiting and live < concurrency:
-            core.add(waiting.pop())
-            live += 1
-        core.scheduler.recorder = off if len(steps) % 2 else on
-        start = time.perf_counter()
-        updates = core.step().updates
-        steps.append((core.scheduler.planned_tokens, time.perf_counter() - start))
-        tokens += sum(len(update.tokens) for update in updates)
-        live -= sum(update.finish is not None for update in updates)
-    wall = time.perf_counter() - begin
+    for wave in range(waves):
+        for request in workload.requests[wave * concurrency : (wave + 1) * concurrency]:
+            core.add(ask(f"{wave}-{request.index}", prompts.ids(request), OUTPUT))
+        blocks: list[float] = []
+        while len(core.scheduler):
+            core.scheduler.recorder = off if len(blocks) % 2 else on
+            times = []
+            while len(core.scheduler) and len(times) < BLOCK:
+                seconds = timed(core.step)
+                if core.scheduler.planned_decodes == core.scheduler.planned_tokens == concurrency:
+                    times.append(seconds)
+            if len(times) == BLOCK:
+                blocks.append(statistics.fmean(times[1:]))  # the first still feels what came before it
+        medians += blocks
+        for i, (a, b) in enumerate(pairwise(blocks)):
+            recorded, plain = (b, a) if i % 2 else (a, b)
+            changes.append(100 * (recorded / plain - 1))
     on.close()
-    pairs = [(a[1], b[1]) if i % 2 == 0 else (b[1], a[1]) for i, (a, b) in enumerate(pairwise(steps)) if a[0] == b[0]]
-    changes = np.array([100 * (recorded / plain - 1) for recorded, plain in pairs])
+    middle = statistics.median(changes)
     random = np.random.default_rng(0)
-    medians = np.median(random.choice(changes, (1000, len(changes))), axis=1)
-    middle, error = float(np.median(changes)), float(medians.std())
-    print(f"\n{model}, {workload.name}: {requests} requests, {concurrency} at once: {tokens / wall:.0f} output tokens/s")
-    print(f"  median step {1e3 * statistics.median(s for _, s in steps):.2f} ms, {len(pairs)} pairs of {len(steps)} steps")
+    error = float(np.median(random.choice(changes, (2000, len(changes))), axis=1).std())
     verdict = "noise" if abs(middle) < 2 * error else "more than noise"
-    print(f"  recorded against not: {middle:+.2f} % (median of pairs), standard error {error:.2f} %: {verdict}")
+    print(f"\n{model}, {concurrency} sequences of {workload.name} that decode: {1e3 * statistics.median(medians):.2f} ms a step")
+    pairs = f"{len(changes)} pairs of {BLOCK} steps"
+    print(f"  recorded against not: {middle:+.2f} %, standard error {error:.2f} % ({pairs}): {verdict}")
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from octavo.observe.record import (
     TextTime,
 )
 
-KEPT_STEPS = 16384  # about 6 MB, and more than two minutes of steps of 10 ms
+KEPT_STEPS = 16384  # about 9 MB, and more than two minutes of steps of 10 ms
 KEPT_EVENTS = 16384
 LONGEST_WINDOW_S = 3600.0
 
