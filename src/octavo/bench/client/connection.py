@@ -35,7 +35,6 @@ class Exchange:
         self.answer = answer
         self.timeout_s = timeout_s
         self.on_end = on_end
-        self.retried = False
         self.connection: Connection | None = None
         self.timer: asyncio.TimerHandle | None = None
 
@@ -103,8 +102,8 @@ class Pool:
             self._idle.remove(connection)
 
     def retry(self, exchange: Exchange) -> None:
-        """A connection that was kept turned out to be closed by the server: that is no failure of this request."""
-        exchange.retried = True
+        """A connection that was kept turned out to be closed by the server: that is no failure of this request. On a new one it
+        would be, so this happens once."""
         self._open(exchange)
 
     def end(self, exchange: Exchange) -> None:
@@ -205,7 +204,7 @@ class Connection(asyncio.Protocol):
         if exchange is None:
             return
         self._now = time.monotonic()
-        if not self._begun and self._used and not exchange.retried:
+        if not self._begun and self._used:
             self.exchange = None
             self._pool.retry(exchange)
         elif exc is None and self._begun and not self._delimited and exchange.answer.started:
