@@ -174,6 +174,13 @@ def test_warmup_is_sent_before_and_left_out() -> None:
     assert [record.index for record in run.records] == [0, 1, 2]
 
 
+def test_a_server_that_answers_no_warmup_request_is_not_measured() -> None:
+    with serving(lambda i, asked: [whole("404 Not Found", b'{"error": {"message": "no such model"}}')]) as server:
+        with pytest.raises(TargetError, match="none of 2 warm-up requests: http_404: HTTP 404: no such model"):
+            send(server.url, 5, load=Load(warmup=2))
+        assert len(server.asked) == 2
+
+
 def test_a_request_that_is_given_up_leaves_the_server_at_once() -> None:
     left = []
 

@@ -14,6 +14,7 @@ from octavo.bench.report import Json, Result
 from octavo.bench.run import Run
 from octavo.bench.session import Session
 from octavo.bench.workload import BenchRequest, Segment, Workload
+from octavo.errors import TargetError
 from octavo.models.tokenizer import Tokenizer
 from tests.bench.test_metrics import record
 
@@ -108,6 +109,24 @@ def test_ctrl_c_while_an_engine_is_built_keeps_the_rounds_that_are_there() -> No
     assert [len(r.runs) for r in made.run()] == [2, 1]
     assert made.interrupted
     assert told == ["x A 2", "x B 1"]
+
+
+def test_a_fault_after_the_first_round_keeps_what_there_is() -> None:
+    def during(label: str, round: int, interrupt: Interrupt) -> None:
+        if (label, round) == ("B", 1):
+            raise TargetError("gone")
+
+    events: list[str] = []
+    made, told = session([ScriptedArm(name, events, during) for name in "AB"], ["x"], 3)
+    assert [len(r.runs) for r in made.run()] == [2, 1]
+    assert str(made.error) == "gone"
+    assert told == ["x A 2", "x B 1"]
+    made, _ = session(
+        [ScriptedArm("B", events, during), ScriptedArm("B", events, lambda *_: during("B", 1, Interrupt()))], ["x"], 1
+    )
+    assert len(made.run()) == 1
+    with pytest.raises(TargetError):
+        session([ScriptedArm("A", events, lambda *_: during("B", 1, Interrupt()))], ["x"], 1)[0].run()
 
 
 def test_an_engine_is_closed_when_another_one_fails() -> None:

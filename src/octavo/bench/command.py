@@ -37,7 +37,7 @@ CONTEXT = "max_model_len"  # the one engine setting that says something of a ser
 def bench(args: argparse.Namespace, settings: dict[str, Any]) -> int:
     """Run ``octavo bench``. settings: the engine's, as far as they were given.
 
-    Returns the exit status: 1 if nothing was answered, 130 after Ctrl-C.
+    Returns the exit status: 1 if nothing was answered or not all could be run, 130 after Ctrl-C.
     """
     _check(args, settings)
     goals = parse_goals(args.goodput)
@@ -59,8 +59,8 @@ def bench(args: argparse.Namespace, settings: dict[str, Any]) -> int:
     print(f"octavo bench: {names} on {' and '.join(arm.config['title'] for arm in arms[:1])}", file=sys.stderr, flush=True)
     session = Session(arms, workloads, load, repeat=args.repeat, goals=goals, on_result=output.result)
     session.run()
-    output.finish(whole=not session.interrupted)
-    return INTERRUPTED if session.interrupted else int(output.nothing_completed)
+    output.finish(whole=not session.interrupted and session.error is None)
+    return INTERRUPTED if session.interrupted else int(session.error is not None or output.nothing_completed)
 
 
 def bench_compare(args: argparse.Namespace) -> int:

@@ -131,7 +131,7 @@ def run_server(
     title: str = "",
     show: bool | None = None,
 ) -> Run:
-    """Send the requests to a server. Raises TargetError where it does not even take the warm-up's connections."""
+    """Send the requests to a server. Raises TargetError where not one of the warm-up's requests is answered."""
     interrupt = interrupt or Interrupt()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_run_server(address, target, requests, load, interrupt, title, show))
@@ -165,6 +165,10 @@ async def _run_server(
 
     interrupt.on_interrupt = stop
     await warming.run()
+    failed = [record for record in warming.records if record.error is not None]
+    if failed and len(failed) == len(first):
+        pool.close()
+        raise TargetError(f"{address.base} answers none of {len(first)} warm-up requests: {failed[0].error}: {failed[0].message}")
     before = await asyncio.to_thread(scrape, address)
     with _quiet_gc(), Progress(live, len(requests), title, show) as progress:
         showing = loop.create_task(_refresh(progress))

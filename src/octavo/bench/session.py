@@ -11,12 +11,13 @@ from octavo.bench.interrupt import Interrupt
 from octavo.bench.load import Load
 from octavo.bench.report import Result
 from octavo.bench.workload import Workload
+from octavo.errors import OctavoError
 
 
 class Session:
     """Rounds are outermost and configurations take turns within them (A B A B), so that a machine that drifts does not decide.
 
-    on_result: called with a result once all its rounds are there, or when the session was interrupted.
+    on_result: called with a result once all its rounds are there, or when the session ended before.
     say:       what happens, for people.
     """
 
@@ -32,6 +33,7 @@ class Session:
         say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
     ):
         self.interrupted = False
+        self.error: OctavoError | None = None  # what ended it after it had results
         self.results = [Result(workload, arm.label, {}, goals) for workload in workloads for arm in arms]
         self._arms = arms
         self._workloads = workloads
@@ -41,7 +43,10 @@ class Session:
         self._say = say
 
     def run(self) -> list[Result]:
-        """The results that have a round at least, in order of workload, then configuration."""
+        """The results that have a round at least, in order of workload, then configuration.
+
+        Raises OctavoError for what goes wrong before there is any; later it ends the session and is ``error``.
+        """
         try:
             for round in range(self._repeat):
                 for place, arm in enumerate(self._arms):
@@ -52,10 +57,15 @@ class Session:
                     break
         except KeyboardInterrupt:  # while an engine was built
             self.interrupted = True
+        except OctavoError as error:
+            if not any(result.runs for result in self.results):
+                raise
+            self.error = error
+            self._say(f"octavo: {error}")
         finally:
             for arm in self._arms:
                 arm.close()
-        if self.interrupted:
+        if self.interrupted or self.error is not None:
             for result in self.results:
                 if 0 < len(result.runs) < self._repeat:
                     self._on_result(result)
