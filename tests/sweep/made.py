@@ -29,8 +29,14 @@ def row(
                 "preemptions": 0,
                 "errors": {},
             },
-            "kv": {"reserved": reserved * 2**20, "used": reserved * 2**19, "wasted": reserved * 2**19},
-            "steps": {"count": 9, "launches_per_step": 1.0, "table_bytes": 64},
+            "steps": {
+                "count": 9,
+                "launches_per_step": 1.0,
+                "table_bytes": 64,
+                "kv_reserved": reserved * 2**20,
+                "kv_used": reserved * 2**19,
+                "kv_wasted": reserved * 2**19,
+            },
         }
         for p99, rate in zip(p99_ms, tok_s, strict=True)
     ]

@@ -90,6 +90,8 @@ def test_the_whole_of_it(
     assert whole["kv_reserved"] == 4 * 128 * 512  # four at once, each with max_model_len tokens of 512 bytes
     assert paged["kv_reserved"] < whole["kv_reserved"] / 2
     assert paged["fits"] > 2 * whole["fits"]
+    assert all(r["kv_reserved"] == r["kv_used"] + r["kv_wasted"] for r in (whole, paged))  # 1 MiB is whole runs, and whole blocks
+    assert paged["kv_wasted"] <= 4 * 3 * 512  # the rest of a last block of 4, in each of four
     assert whole["table_bytes"] == 4 * 4 < paged["table_bytes"]
     assert {r["suite"] for r in rows.values()} == {"mixed"}
     assert all(len(r["rounds"]) == 2 and r["failed"] == 0 for r in rows.values())

@@ -19,6 +19,7 @@ DEFAULT_KV_MEMORY = "1GiB"
 DEFAULT_REPEAT = 3
 # With --quick: the ends of the range of block sizes and the default between them, and the corners of the growth measurement.
 QUICK_BLOCK_SIZES = "1,16,256"
+QUICK_CONCURRENCY = "8"  # of a dozen requests: some are sent when others end
 QUICK_CONTEXTS = "512,4096"
 QUICK_BATCHES = "1,8"
 QUICK_MINUTES = 10
@@ -58,8 +59,9 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
         swept.add_argument(flag, metavar=metavar, help=what)
     swept.add_argument("--repeat", type=int, metavar="N", help=f"rounds (default {DEFAULT_REPEAT})")
     swept.add_argument("--quick", action="store_true", help=(
-        f"at most {QUICK_MINUTES} minutes on two cores: block sizes {QUICK_BLOCK_SIZES}, contexts {QUICK_CONTEXTS}, batches "
-        f"{QUICK_BATCHES} where the options above do not say otherwise, and as many requests and rounds as fit into that time"
+        f"at most {QUICK_MINUTES} minutes on two cores: block sizes {QUICK_BLOCK_SIZES}, concurrency {QUICK_CONCURRENCY}, "
+        f"contexts {QUICK_CONTEXTS}, batches {QUICK_BATCHES} where the options above do not say otherwise, and as many requests "
+        "and rounds as fit into that time"
     ))  # fmt: skip
     output = parser.add_argument_group("output")
     output.add_argument("--out", metavar="DIR", help=(

@@ -51,6 +51,7 @@ class Asked:
         suites = _names("suites", args.suites or arguments.DEFAULT_SUITES, (*SUITES, ALL))
         contexts = args.contexts or default(arguments.QUICK_CONTEXTS, arguments.DEFAULT_CONTEXTS)
         batches = args.batches or default(arguments.QUICK_BATCHES, arguments.DEFAULT_BATCHES)
+        concurrency = args.concurrency or default(arguments.QUICK_CONCURRENCY, arguments.DEFAULT_CONCURRENCY)
         blocks = args.block_sizes or default(arguments.QUICK_BLOCK_SIZES, arguments.DEFAULT_BLOCK_SIZES)
         repeat = arguments.DEFAULT_REPEAT if args.repeat is None else args.repeat
         if not 1 <= repeat <= MOST_ROUNDS:
@@ -65,7 +66,7 @@ class Asked:
             layouts=_names("layouts", args.layouts or arguments.DEFAULT_LAYOUTS, LAYOUTS),
             block_sizes=_sizes(blocks),
             attention=_names("attention", args.attention or arguments.DEFAULT_ATTENTION, ATTENTION),
-            concurrency=_numbers("concurrency", args.concurrency or arguments.DEFAULT_CONCURRENCY, MOST),
+            concurrency=_numbers("concurrency", concurrency, MOST),
             kv_memory=_list(
                 "kv_memory", args.kv_memory or arguments.DEFAULT_KV_MEMORY, lambda text: parse_bytes("kv_memory", text)
             ),

@@ -69,11 +69,12 @@ class _Sweep:
         self._words = words
         self._out = out
         self._runners = SharedRunner()
+        self._model = asked.settings.get("model", DEFAULT_MODEL)
 
     def run(self, started: float, json_file: str | None) -> int:
         grid, folder = self._grid, self._folder
         _say(
-            f"octavo sweep: {counted(len(grid.points), 'configuration')} of {self._asked.settings.get('model', DEFAULT_MODEL)}, "
+            f"octavo sweep: {counted(len(grid.points), 'configuration')} of {self._model}, "
             f"max_model_len {grid.max_model_len}; {'going on' if folder.began else 'kept'} in {folder.path}"
         )
         for skipped in grid.skipped:
@@ -87,7 +88,7 @@ class _Sweep:
         if chosen is None or session.interrupted:
             _say(f"octavo sweep: stopped; the same command with --out {shlex.quote(str(folder.path))} goes on from here")
             return INTERRUPTED
-        return self._report(session, json_file)
+        return self._report(session, self._about(chosen), json_file)
 
     def _choose(self, interrupt: Interrupt) -> Json | None:
         """Rounds, requests of each suite (None: the suite's own number) and the context that their lengths are made for (None:
@@ -102,7 +103,7 @@ class _Sweep:
             speed = time_engine(config, self._checkpoint, self._runners, interrupt)
             if speed is None:
                 return None
-            setups = len({(s.layout, s.block_size, s.attention) for s in grid.setups})
+            setups = len({setup.in_a_step for setup in grid.setups})
             growth = (setups, asked.contexts, asked.batches)
             chosen = choose(grid, asked.repeat, QUICK_MINUTES * 60, speed, growth, self._workload)
             self._folder.put(CHOSEN, chosen)
@@ -114,7 +115,7 @@ class _Sweep:
 
     def _session(self, chosen: Json) -> Session:
         workloads = {name: self._workload(name, chosen["requests"], chosen["context"]) for name in self._asked.suites}
-        for workload in workloads.values():
+        for workload in workloads.values() if chosen["context"] is None else ():  # else it was said already
             for note in workload.notes:
                 _say(f"{workload.name}: {note}")
         return Session(
@@ -133,7 +134,20 @@ class _Sweep:
         most = self._grid.max_model_len
         return suite(name, requests=requests, max_model_len=most if context is None else min(most, context))
 
-    def _report(self, session: Session, json_file: str | None) -> int:
+    def _about(self, chosen: Json) -> list[str]:
+        """What was run, in lines."""
+        described = machine.describe()
+        lines = [
+            f"{self._model}, max_model_len {self._grid.max_model_len}; {described['cpu']}, {counted(described['cpus'], 'CPU')}"
+        ]
+        for name in self._asked.suites:
+            asked = self._workload(name, chosen["requests"], chosen["context"]).requests
+            prompts, outputs = sum(r.prompt_tokens for r in asked), sum(r.output_tokens for r in asked)
+            short = "" if chosen["context"] is None else f", lengths as for a context of {chosen['context']}"
+            lines.append(f"{name}: {len(asked)} requests, {prompts} prompt and {outputs} output tokens{short}")
+        return lines
+
+    def _report(self, session: Session, about: list[str], json_file: str | None) -> int:
         """Table, plot, growth and findings: shown, and kept in the run directory."""
         rows = []
         for point in self._grid.points:
@@ -143,7 +157,7 @@ class _Sweep:
         growth = GrowthReport({setup: session.of_growth(setup) for setup in session.growing})
         skipped = [*self._grid.skipped, *session.skipped()]
         sentences = findings(rows)
-        table = [*table_lines(rows), "", *growth.lines()] if rows else []
+        table = [*about, "", *table_lines(rows), "", *growth.lines()] if rows else []
         table += _skipped_lines(skipped)
         print("", *table, "", *sentences, sep="\n", file=self._out)
         document = {
@@ -155,25 +169,21 @@ class _Sweep:
             "command": shlex.join(["octavo", *self._words]),
             "octavo": __version__,
             "machine": machine.describe(),
-            "model": self._asked.settings.get("model", DEFAULT_MODEL),
+            "model": self._model,
             "max_model_len": self._grid.max_model_len,
         }
-        self._keep(document, table, sentences)
+        self._keep(document, about, table, sentences)
         if json_file == "-":
             print(json.dumps(document, allow_nan=False))
         elif json_file:
             Path(json_file).write_text(json.dumps(document, allow_nan=False) + "\n", encoding="utf-8")
         return int(not rows)
 
-    def _keep(self, document: Json, table: list[str], sentences: list[str]) -> None:
+    def _keep(self, document: Json, about: list[str], table: list[str], sentences: list[str]) -> None:
         folder, rows = self._folder, document["rows"]
         folder.put("table.json", document)
         folder.write("table.txt", "\n".join([*table, "", *sentences]) + "\n")
-        about = [
-            f"{document['model']}, max_model_len {document['max_model_len']}, {document['machine']['cpu']}",
-            document["command"],
-        ]
-        folder.write("plot.html", page(rows, sentences, table, about))
+        folder.write("plot.html", page(rows, sentences, table, [*about, document["command"]]))
         missing = write_png(rows, folder.path / "plot.png")
         made = "plot.html" if missing else "plot.html, plot.png"
         print(f"\nKept in {folder.path}: table.txt, table.json, {made}", file=self._out, flush=True)

@@ -29,7 +29,7 @@ class GrowthReport:
                 for point in found["points"]:
                     times.setdefault((point["context"], point["batch"]), []).append(point["step_s"])
             for skipped in made[0]["skipped"] if made else []:
-                self.skipped.setdefault(skipped["reason"], []).append(name(setup))
+                self.skipped.setdefault(skipped["reason"], []).append(setup.in_a_step.title)
         self.laws: dict[Setup, PowerLaw | None] = {
             setup: fit([(context, batch, s) for (context, batch), seconds in times.items() for s in seconds])
             for setup, times in self.times.items()
@@ -60,7 +60,7 @@ class GrowthReport:
         measured = sorted({place for times in self.times.values() for place in times})
         if not measured:
             return []
-        width = max(14, *(len(name(setup)) for setup in self.times))
+        width = max(14, *(len(setup.in_a_step.title) for setup in self.times))
         heads = [f"{context} x {batch}" for context, batch in measured]
         columns = [max(9, len(head) + 2) for head in heads]
         lines = ["Decode step in ms, by context x batch, and its exponents: step = factor * context^a * batch^b, 99 % intervals"]
@@ -74,7 +74,7 @@ class GrowthReport:
             law = self.laws[setup]
             a, b = ("-" if law is None or e is None else str(e) for e in ((law.context, law.batch) if law else (None, None)))
             worst = "-" if law is None else f"{law.worst:.0%}"
-            lines.append(f"{name(setup):{width}}{''.join(cells)}{a:>18}{b:>18}{worst:>8}")
+            lines.append(f"{setup.in_a_step.title:{width}}{''.join(cells)}{a:>18}{b:>18}{worst:>8}")
         for reason, setups in list(self.skipped.items())[:SHOWN_SKIPPED]:
             lines.append(f"Not measured with {', '.join(dict.fromkeys(setups))}: {reason}")
         return [*lines, *self._crossover_lines(measured)]
@@ -87,7 +87,7 @@ class GrowthReport:
             a, b = self.times[first], self.times[second]
             for batch in sorted({batch for _, batch in a.keys() & b.keys()}):
                 sides = ({context: v for (context, n), v in side.items() if n == batch} for side in (a, b))
-                place = crossover(name(first), name(second), batch, *sides)
+                place = crossover(first.in_a_step.title, second.in_a_step.title, batch, *sides)
                 if place is not None:
                     found.append(place)
         return found
@@ -105,8 +105,3 @@ class GrowthReport:
             f"Crossover at batch {c.batch}: {c.below} is faster below about {c.context:.0f} tokens, {c.above} above."
             for c in self.crossovers
         ]
-
-
-def name(setup: Setup) -> str:
-    """What contiguous reserves makes no difference to a step."""
-    return Setup(setup.layout, None, setup.block_size, setup.attention).title

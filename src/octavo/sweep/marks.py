@@ -10,7 +10,7 @@ from octavo.bench.report import Json
 from octavo.sweep.point import Setup
 from octavo.sweep.rows import grouped, setup_of
 
-X_TITLE = "KV memory reserved at the peak, MiB"
+X_TITLE = "KV memory reserved at the peak of its use, MiB"
 Y_TITLE = "p99 ITL, ms"
 # Okabe and Ito's colours, which people of every kind of colour vision tell apart; the shapes say the same.
 COLOURS = {"contiguous": "#D55E00", "paged": "#0072B2", "hybrid": "#009E73", "virtual": "#CC79A7"}

@@ -49,13 +49,14 @@ class Bench:
             if run.end is not None:
                 return None
             steps = _steps_since(core, min(record.intended for record in run.records))
+            figures = step_figures(steps, core.kv.arena.spec.token_bytes)
         finally:
             core.close()
         described = self._describe(config, core.effective) | {"load": load.json(workload.requests)}
         del core  # its KV memory must not be there while the next one is measured
         gc.collect()
         result = Result(workload, point.setup.title, described, runs=[run])
-        return document(self._command, [result.json()]) | {"steps": step_figures(steps)}
+        return document(self._command, [result.json()]) | {"steps": figures}
 
     def _prompt(self, request: BenchRequest) -> list[int]:
         key = (request.index, *request.segments)
@@ -80,15 +81,21 @@ class Bench:
         }
 
 
-def step_figures(steps: Sequence[StepRecord]) -> Json:
-    """Of the steps of a run: how many, launches in the mean of them, and bytes of block tables in use at the peak; None where
-    there are no steps."""
-    if not steps:
-        return {"count": 0, "launches_per_step": None, "table_bytes": None}
+def step_figures(steps: Sequence[StepRecord], token_bytes: int) -> Json:
+    """Of the steps of a run, at least one: how many, and launches in the mean of them; and of the step that uses most KV memory
+    the bytes reserved, used and wasted, and those of block tables in use.
+
+    One moment for all of them, so that they add up: places reserved for a prompt that is about to be computed are waste by the
+    books, and each peak by itself would show them. token_bytes: of the KV cache.
+    """
+    fullest = max(steps, key=lambda step: step.kv_used)
     return {
         "count": len(steps),
         "launches_per_step": sum(step.launches for step in steps) / len(steps),
-        "table_bytes": max(step.table_bytes for step in steps),
+        "kv_reserved": fullest.kv_reserved * token_bytes,
+        "kv_used": fullest.kv_used * token_bytes,
+        "kv_wasted": (fullest.kv_wasted_inside + fullest.kv_wasted_outside) * token_bytes,
+        "table_bytes": fullest.table_bytes,
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from octavo.units import format_bytes
@@ -25,6 +25,11 @@ class Setup:
         """ "contiguous (max-len)", "paged 16", "virtual"; the attention path only where it is not the default one."""
         parts = [self.layout, f"({self.reserve})" if self.reserve else str(self.block_size or "")]
         return " ".join(filter(None, parts)) + ("" if self.attention == "fused" else f", {self.attention}")
+
+    @property
+    def in_a_step(self) -> Setup:
+        """What of it a decode step depends on: not on what contiguous reserves ahead."""
+        return replace(self, reserve=None)
 
     @property
     def slug(self) -> str:

@@ -28,7 +28,7 @@ def make_row(point: Point, rounds: Sequence[Json], fits: int) -> Json:
         "suite": group.suite,
         "attention": setup.attention,
         "concurrency": group.concurrency,
-        **{f"kv_{name}": max(made["kv"][name] for made in rounds) for name in ("reserved", "used", "wasted")},
+        **{f"kv_{name}": max(made[f"kv_{name}"] for made in kept) for name in ("reserved", "used", "wasted")},
         "fits": fits,
     }
     for name in LATENCIES:
@@ -38,7 +38,7 @@ def make_row(point: Point, rounds: Sequence[Json], fits: int) -> Json:
     row["output_tok_s"] = _median([made["output_tok_s"] for made in kept])
     row["launches_per_step"] = _median([made["launches_per_step"] for made in kept])
     row["kv_memory"] = group.kv_memory
-    row["table_bytes"] = max((made["table_bytes"] or 0 for made in kept), default=0)
+    row["table_bytes"] = max(made["table_bytes"] for made in kept)
     row["preemptions"] = sum(made["metrics"]["preemptions"] or 0 for made in rounds)
     row["failed"] = sum(sum(made["metrics"]["errors"].values()) for made in rounds)
     row["spread"] = {
@@ -92,9 +92,7 @@ def _round(made: Json) -> Json:
         "itl_s": metrics["itl_s"],
         "ttft_s": metrics["ttft_s"],
         "output_tok_s": metrics["output_tok_s"],
-        "launches_per_step": steps["launches_per_step"],
-        "table_bytes": steps["table_bytes"],
-        **{f"kv_{name}": made["kv"][name] for name in ("reserved", "used", "wasted")},
+        **{name: steps[name] for name in ("launches_per_step", "table_bytes", "kv_reserved", "kv_used", "kv_wasted")},
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tqdm import tqdm
 
@@ -114,7 +114,7 @@ class Session:
             return ()
         found: dict[Setup, Setup] = {}
         for setup in self._grid.setups:
-            found.setdefault(replace(setup, reserve=None), setup)
+            found.setdefault(setup.in_a_step, setup)
         return tuple(found.values())
 
     def skipped(self) -> list[Skipped]:
@@ -153,7 +153,11 @@ class Session:
             return measure_growth(setup, config, contexts, batches, self._checkpoint, self._runners, interrupt)
 
         return Piece(
-            setup, round, _file("growth", setup.slug, round), f"growth of {setup.title} {round + 1}/{self.rounds}", measure
+            setup,
+            round,
+            _file("growth", setup.slug, round),
+            f"growth of {setup.in_a_step.title} {round + 1}/{self.rounds}",
+            measure,
         )
 
     def _measure(self, piece: Piece, interrupt: Interrupt) -> Json | None:

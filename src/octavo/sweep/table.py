@@ -27,7 +27,7 @@ def table_lines(rows: Sequence[Json]) -> list[str]:
 
 def _memory(rows: Sequence[Json]) -> list[str]:
     heads = ("reserved", "used", "wasted", "fit", "of max-len", "tables", "launches", "preempted")
-    lines = [_head("KV memory at the peak", rows, heads)]
+    lines = [_head("KV memory at its peak", rows, heads)]
     base = next((row["fits"] for row in rows if row["reserve"] == "max-len"), None)
     for row in rows:
         cells = [format_bytes(row[f"kv_{name}"]) for name in ("reserved", "used", "wasted")]
