@@ -63,7 +63,7 @@ def main() -> int:
         for number in range(args.rounds):
             # Who comes first changes, so that what one leaves behind does not always meet the other.
             for client in ("octavo", "vllm") if number % 2 == 0 else ("vllm", "octavo"):
-                made = octavo(args, url) if client == "octavo" else vllm(args, url, model)
+                made = octavo(args, url) if client == "octavo" else vllm(args, url, model, os.getpid() + number)
                 for name, (ours, theirs, scale, _) in FIGURES.items():
                     figure = made[ours[0]] if client == "octavo" else made[theirs]
                     if client == "octavo":
@@ -99,15 +99,15 @@ def octavo(args: argparse.Namespace, url: str) -> dict:
         return json.loads(out.read_text())["metrics"]
 
 
-def vllm(args: argparse.Namespace, url: str, model: str) -> dict:
-    """The result file of one run of vLLM's."""
+def vllm(args: argparse.Namespace, url: str, model: str, seed: int) -> dict:
+    """The result file of one run of vLLM's. seed: another one each time, or the server's prefix cache knows the prompts."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             args.vllm, "-m", "vllm.entrypoints.cli.main", "bench", "serve", "--backend", "openai", "--base-url", url,
             "--endpoint", "/v1/completions", "--model", model, "--tokenizer", args.tokenizer, "--dataset-name", "random",
             "--random-input-len", f"{args.prompt}", "--random-output-len", f"{args.output}", "--num-prompts", f"{args.requests}",
             "--max-concurrency", f"{args.concurrency}", "--ignore-eos", "--temperature", "0", "--disable-tqdm",
-            "--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,90,99", "--seed", f"{os.getpid()}",
+            "--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,90,99", "--seed", f"{seed}",
             "--save-result", "--result-dir", folder, "--result-filename", "out.json",
         ]  # fmt: skip
         run(args, command)
