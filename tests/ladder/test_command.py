@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from octavo.cli import main
 from octavo.ladder import command
+from octavo.ladder.arguments import add_ladder
 from octavo.ladder.causes import CAUSES, Arm
 from octavo.ladder.experiment import Load
 from octavo.native import isa
@@ -109,6 +111,20 @@ def test_the_torch_runner_has_four_causes(model: str, capsys: pytest.CaptureFixt
     assert "that cause cannot be removed here" in err
     assert "17 configurations computed the same tokens" in err
     assert "There was one round only" in err
+
+
+def test_what_is_not_given_fits_what_is() -> None:
+    def asked(*options: str, most: int = 8192) -> tuple[Load, int]:
+        parser = argparse.ArgumentParser()
+        add_ladder(parser)
+        return command._asked(parser.parse_args(options), most)
+
+    assert asked() == (Load(16, 4096, 32, 16), 5)
+    assert asked("--quick") == (Load(8, 2048, 16, 16), 3)
+    assert asked("--quick", "--batch", "2", "--repeat", "1") == (Load(2, 2048, 16, 16), 1)
+    assert asked("--compact-every", "10")[0] == Load(16, 4096, 30, 10)
+    assert asked("--compact-every", "100")[0] == Load(16, 4096, 100, 100)
+    assert asked(most=1024)[0] == Load(16, 1024 - 4 - 32 - 4, 32, 16)
 
 
 def test_what_cannot_be_is_said(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

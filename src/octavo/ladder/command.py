@@ -69,6 +69,8 @@ def _asked(args: argparse.Namespace, most: int) -> tuple[Load, int]:
     )
     if repeat < 1:
         raise ConfigError(f"repeat is {repeat}: at least 1 is accepted.")
+    if args.steps is None and args.compact_every > 0:
+        steps = max(1, round(steps / args.compact_every)) * args.compact_every
     load = Load(batch, context, steps, args.compact_every)
     if args.context is None and load.longest > most:
         load = replace(load, context=most - load.growth)
