@@ -1,6 +1,6 @@
 """What recording every step costs: the Python time of a step with and without it, and a model's steps under load, A B A B.
 
-    python benchmarks/recorder.py [MODEL] [--suite short] [--concurrency 64] [--waves 3] [--steps 600]
+    python benchmarks/recorder.py [MODEL] [--suite short] [--concurrency 64] [--waves 3] [--steps 100]
 
 First the engine's own Python alone: a runner that computes nothing, ``--concurrency`` sequences that decode; the median of
 ``--steps`` steps with the recorder, with the recorder writing a file, and without, in turns. Then MODEL: waves of as many of the
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--suite", default="short")
     parser.add_argument("--concurrency", type=int, default=64, help="sequences at once")
     parser.add_argument("--waves", type=int, default=3, help="of so many requests, one after the other")
-    parser.add_argument("--steps", type=int, default=600, help="of the runner that computes nothing, in each of five turns")
+    parser.add_argument("--steps", type=int, default=100, help="of the runner that computes nothing, in each of 25 turns")
     args = parser.parse_args()
     python_time(args.concurrency, args.steps)
     under_load(args.model, args.suite, args.concurrency, args.waves)
@@ -74,7 +74,7 @@ class NoRunner(Runner):
 
 def python_time(sequences: int, steps: int) -> None:
     """Print the median step of an engine that computes nothing, for each arm, and the differences."""
-    turns, warm = 5, 20
+    turns, warm = 25, 5
     length = (turns * len(ARMS) * (steps + warm)) + 64
     capacity = sequences * (length + 64)
     spec = KVSpec(1, 1, 64, "bfloat16")
