@@ -45,9 +45,13 @@ def trace(path: str, output: str | None) -> int:
         file.write(b"\n]}\n")
     for sentence in said:
         print(f"octavo: {sentence}", file=sys.stderr)
-    what = f"{len(record.steps)} steps and {len(record.requests)} requests"
-    print(f"octavo: {what} are in {target}: open it at https://ui.perfetto.dev", file=sys.stderr)
+    what = f"{_count(len(record.steps), 'step')} and {_count(len(record.requests), 'request')}"
+    print(f"octavo: {target} shows {what}: open it at https://ui.perfetto.dev", file=sys.stderr)
     return 0
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 @contextmanager
