@@ -163,6 +163,15 @@ def test_a_chat_prompt_has_its_length_with_the_template_around_it(tmp_path: Path
     assert document["metrics"]["short"] == 3
 
 
+def test_the_key_is_sent_and_written_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "out.json"
+    for key in (["--api-key", "hidden"], ["--api-key=hidden"]):
+        with serving(lambda i, asked: answer(2)) as server:
+            assert bench("short", "--url", server.url, "--requests", "1", "--json", str(file), *key) == 0
+        assert server.asked[0].headers["authorization"] == "Bearer hidden"
+        assert "hidden" not in file.read_text() + "".join(capsys.readouterr())
+
+
 def test_when_nothing_is_answered_the_status_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(lambda i, asked: [b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n"]) as server:
         assert bench("short", "--url", server.url, "--requests", "2", "--warmup", "0") == 1

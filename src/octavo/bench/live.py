@@ -31,7 +31,7 @@ class Progress:
         self._seen: list[tuple[float, int]] = [(time.monotonic(), 0)]
         self._bar = tqdm(
             total=total, desc=title, unit="req", leave=False, file=sys.stderr, disable=None if show is None else not show,
-            bar_format="{desc}: {n_fmt}/{total_fmt} requests |{bar}| {elapsed}, {postfix}",
+            bar_format="{desc}: {n_fmt}/{total_fmt} requests |{bar}| {elapsed}{postfix}",
         )  # fmt: skip
 
     def refresh(self) -> None:
