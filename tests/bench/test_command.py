@@ -165,7 +165,7 @@ def test_a_chat_prompt_has_its_length_with_the_template_around_it(tmp_path: Path
 
 def test_the_key_is_sent_and_written_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "out.json"
-    for key in (["--api-key", "hidden"], ["--api-key=hidden"]):
+    for key in (["--api-key", "hidden"], ["--api-k=hidden"]):
         with serving(lambda i, asked: answer(2)) as server:
             assert bench("short", "--url", server.url, "--requests", "1", "--json", str(file), *key) == 0
         assert server.asked[0].headers["authorization"] == "Bearer hidden"

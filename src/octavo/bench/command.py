@@ -31,7 +31,6 @@ from octavo.bench.workload import Workload
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError
 
-SECRET = "--api-key"
 CONTEXT = "max_model_len"  # the one engine setting that says something of a server, too
 
 
@@ -55,7 +54,7 @@ def bench(args: argparse.Namespace, settings: dict[str, Any]) -> int:
     workloads = _workloads(args, arms)
     if args.print:
         return _print(args, workloads)
-    output = _Output(args.json, _command(args.words), baseline)
+    output = _Output(args.json, _command(args), baseline)
     names = " and ".join(workload.name for workload in workloads) if len(workloads) < 3 else f"{len(workloads)} suites"
     print(f"octavo bench: {names} on {' and '.join(arm.config['title'] for arm in arms[:1])}", file=sys.stderr, flush=True)
     session = Session(arms, workloads, load, repeat=args.repeat, goals=goals, on_result=output.result)
@@ -155,13 +154,9 @@ def _check(args: argparse.Namespace, settings: dict[str, Any]) -> None:
             raise ConfigError(f"{engine[0]} is set with --url: it takes effect on an engine in this process only.")
 
 
-def _command(words: Sequence[str]) -> str:
-    """The command line for documents, which others will see: without the key."""
-    shown = [SECRET + "=..." if word.startswith(SECRET + "=") else word for word in words]
-    for i, word in enumerate(shown[:-1]):
-        if word == SECRET:
-            shown[i + 1] = "..."
-    return shlex.join(["octavo", *shown])
+def _command(args: argparse.Namespace) -> str:
+    """The command line for documents, which others will see: without the key, however the option was written."""
+    return shlex.join(["octavo", *(word.replace(args.api_key, "...") if args.api_key else word for word in args.words)])
 
 
 def _without_effect(args: argparse.Namespace, names: Sequence[str], needed: str) -> None:
